@@ -1,0 +1,245 @@
+"""Folds remedies into the host's weights, for inference: the same outputs with one broadcast of a mean left.
+
+    attn_scale           (1+ω) into the value weights          left: − ω/(1+ω)·mean(v)
+    feat_scale           (1+t) into the output projection      left: + ((1+s)/(1+t) − 1)·mean(y)
+    context_broadcast    ½ into the MLP's last linear layer    left: + mean(y)
+    augmented_shortcut   nothing to fold: the matrices of its circulants are made once and kept
+
+What cannot be folded stays as it is and is named. Every step is checked on an example against the model before
+it; one that does not hold (another remedy stands between, or the host scales its values) is taken back.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth import circulant
+from unsmooth.anatomy import Anatomy, Port
+from unsmooth.bands import along_channels, mean_token
+from unsmooth.errors import UnsmoothError
+from unsmooth.hosts import Example, example_input, run
+from unsmooth.remedies.attn_scale import ScaledMap
+from unsmooth.remedies.augmented_shortcut import AugmentedPaths, Listener
+from unsmooth.remedies.base import AttentionPart, Mix, Tap
+from unsmooth.seam import Attend
+from unsmooth.surgery import Fixture, anatomy_of, check_model, check_unfolded, record_of
+from unsmooth.trace import first_tensor
+
+SMALLEST_GAIN = 1e-3  # below this, a gain cannot be divided out again without losing digits
+TOLERANCE = 1e-4  # of the largest output, in single precision
+VALUE_LAYERS = ("v", "value", "v_proj", "wv")
+
+
+class CannotFold(Exception):
+    """Why a part stays as it is."""
+
+
+class MeanFromMap(AttentionPart):
+    """What is left of AttnScale: a multiple of the mean value is taken away."""
+
+    def __init__(self, share: Tensor):
+        super().__init__()
+        self.register_buffer("share", share)
+
+    share: Tensor
+
+    def forward(self, attend: Attend, v: Tensor) -> Tensor:
+        return _add(attend(v), -self.share * v.mean(dim=-2, keepdim=True))
+
+    def matrix(self, weights: Tensor) -> Tensor:
+        return weights - self.share / weights.shape[-1]
+
+
+class MeanToTokens(Tap):
+    """What is left of a mix of bands: a multiple of the mean token is added."""
+
+    share: Tensor
+
+    def __init__(self, share: Tensor, channels_last: bool):
+        super().__init__()
+        self.register_buffer("share", share)
+        self.channels_last = channels_last
+
+    def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
+        share = along_channels(self.share, x, self.channels_last)
+        return _add(x, share * mean_token(x, self.channels_last))
+
+
+class KeptPaths(Tap):
+    """Augmented paths whose matrices are made already."""
+
+    def __init__(self, paths: AugmentedPaths):
+        super().__init__()
+        prepared = circulant.prepare(paths.vectors.detach())
+        self.blocks, self.count = prepared.blocks, len(prepared.weights)
+        for i, weight in enumerate(prepared.weights):
+            self.register_buffer(f"weight{i}", weight.contiguous())
+        self.register_buffer("bias", paths.bias.detach())
+        self.register_buffer("gain", None if paths.gain is None else paths.gain.detach())
+
+    bias: Tensor
+    gain: Tensor | None
+
+    def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
+        assert source is not None
+        weights = tuple(getattr(self, f"weight{i}") for i in range(self.count))
+        paths = circulant.augment(source, circulant.Prepared(weights, self.blocks), self.bias)
+        return _add(x, paths if self.gain is None else paths * self.gain)
+
+
+def _add(x: Tensor, offset: Tensor) -> Tensor:
+    """x + offset, in place where no gradient needs the old x."""
+    return x + offset if torch.is_grad_enabled() else x.add_(offset)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Part of a weight and of its bias."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+@torch.no_grad()
+def fold(model: nn.Module, example: Example | None = None) -> nn.Module:
+    """A copy of a treated model for inference, with the same outputs; the model itself is not changed.
+
+    Warns of each remedy that stays as it is, with the reason.
+    """
+    check_model(model)
+    check_unfolded(model)
+    if model.training:
+        raise UnsmoothError("fold is for inference, and this model is in training mode; call model.eval() first")
+    record = record_of(model)
+    if not record.applications:
+        raise UnsmoothError("there is nothing to fold: no remedy is on this model")
+    example = example_input(model) if example is None else example
+    anatomy = anatomy_of(model)
+    folded: nn.Module = copy.deepcopy(model).eval()
+    wanted = _outputs(folded, example)
+    done: list[str] = []
+    for application in record_of(folded).applications:
+        name = application.part.name
+        attempt = copy.deepcopy(folded)
+        try:
+            if not [fixture for fixture in application.fixtures if _fold_one(attempt, fixture, anatomy)]:
+                raise CannotFold("a residual sum has no weights to fold into")
+            difference = (_outputs(attempt, example) - wanted).abs().max()
+            if not difference <= TOLERANCE * wanted.abs().max().clamp_min(1e-6):
+                raise CannotFold(f"folded, its outputs would differ by {difference:.2g}")
+        except CannotFold as reason:
+            warnings.warn(f"{name} stays as it is: {reason}", stacklevel=2)
+            continue
+        folded = attempt
+        done.append(name)
+    record_of(folded).folded = tuple(done)
+    return folded
+
+
+def _outputs(model: nn.Module, example: Example) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # some hosts draw at random also in eval mode (ViLT shuffles its patches)
+        out = first_tensor(run(model, example))
+    assert out is not None
+    return out.float()
+
+
+def _fold_one(model: nn.Module, fixture: Fixture, anatomy: Anatomy) -> bool:
+    """Fold one part; False for a residual sum, which stays beside what is folded."""
+    if not fixture.child:
+        return False
+    home, at = model.get_submodule(fixture.home), model.get_submodule(fixture.at)
+    part = home.get_submodule(fixture.child)
+    if isinstance(part, Listener):
+        raise CannotFold("its branch is spread over two modules")
+    if isinstance(part, ScaledMap):
+        rows, head_channels = _value_rows(model, fixture.at, anatomy)
+        gain = 1 + part.omega
+        _scale(rows, _large(gain).repeat_interleave(head_channels))
+        share = ((gain - 1) / gain).view_as(part.gain())
+        _exchange(home, at, fixture.child, part, MeanFromMap(share))
+    elif isinstance(part, AugmentedPaths):
+        _exchange(home, at, fixture.child, part, KeptPaths(part))
+    elif isinstance(part, Mix):
+        low, high = (torch.as_tensor(g, dtype=torch.get_default_dtype()) for g in part.gains())
+        rows, columns = _branch_rows(model, fixture.at, part, anatomy)
+        _scale(rows, _large(high), columns)
+        reference = rows.weight
+        share = (low / high - 1).to(reference.device, reference.dtype)
+        _exchange(home, at, fixture.child, part, MeanToTokens(share, part.channels_last))
+    else:
+        raise CannotFold("it is not a linear change of what a weight gives out")
+    return True
+
+
+def _large(gain: Tensor) -> Tensor:
+    if gain.abs().min() < SMALLEST_GAIN:
+        raise CannotFold(f"a gain of {gain.abs().min():.1g} cannot be divided out again")
+    return gain
+
+
+def _scale(rows: Rows, gain: Tensor, columns: bool = False) -> None:
+    gain = gain.to(rows.weight.device, rows.weight.dtype)
+    rows.weight.mul_(gain if columns or gain.ndim == 0 else gain.unsqueeze(1))
+    if rows.bias is not None and not columns:
+        rows.bias.mul_(gain)
+
+
+def _value_rows(model: nn.Module, core: str, anatomy: Anatomy) -> tuple[Rows, int]:
+    """The rows of a weight that make the values of an attention."""
+    block = next(block for block in anatomy.blocks if any(a.core == core for a in block.attentions))
+    attention = block.core()
+    linears = block.attn.linears if block.attn else ()
+    width = attention.heads * attention.head_channels
+    named = [linear for linear in linears if linear.weight.split(".")[-2] in VALUE_LAYERS]
+    joint = [linear for linear in linears if linear.parts > 1]
+    if not named and not joint:
+        raise CannotFold("the weight that makes the values was not found")
+    linear = named[0] if named else joint[-1]
+    rows = slice(linear.outputs - width, None)
+    owner = model.get_submodule(linear.weight.rpartition(".")[0])
+    bias = getattr(owner, linear.weight.split(".")[-1].removesuffix("weight") + "bias", None)
+    weight = model.get_parameter(linear.weight)[rows]
+    if bias is None:  # BEiT and EVA keep the bias of the values apart
+        bias = getattr(model.get_submodule(core), "v_bias", None)
+    return Rows(weight, None if bias is None else bias[-width:]), attention.head_channels
+
+
+def _branch_rows(model: nn.Module, at: str, part: nn.Module, anatomy: Anatomy) -> tuple[Rows, bool]:
+    """The last linear layer of the branch that a tap follows (its rows), or that follows the tap (its columns)."""
+    for block in anatomy.blocks:
+        for branch in (block.attn, block.mlp):
+            if branch is None or not branch.linears:
+                continue
+            owner = model.get_submodule(branch.linears[-1].weight.rpartition(".")[0])
+            weight = model.get_parameter(branch.linears[-1].weight)
+            if _is_hooked(model, branch.end, at, part):
+                return Rows(weight, getattr(owner, "bias", None)), False
+            if _is_hooked(model, branch.mid, at, part):
+                return Rows(weight, None), True
+    raise CannotFold("no linear layer stands right in front of it")
+
+
+def _is_hooked(model: nn.Module, port: Port | None, at: str, part: nn.Module) -> bool:
+    if port is None or port.module != at:
+        return False
+    module = model.get_submodule(at)
+    hooks = module._forward_hooks if port.side == "output" else module._forward_pre_hooks
+    return any(hook is part for hook in hooks.values())
+
+
+def _exchange(home: nn.Module, at: nn.Module, child: str, old: nn.Module, new: nn.Module) -> None:
+    """Put one part in another's place, in the same order."""
+    home._modules[child] = new.train(old.training)
+    for hooks in (at._forward_hooks, at._forward_pre_hooks):
+        for key, hook in hooks.items():
+            if hook is old:
+                hooks[key] = new
+    found = at.__dict__.get("_unsmooth_fittings")
+    if found is not None:
+        found.attention = [new if part is old else part for part in found.attention]

@@ -1,0 +1,134 @@
+"""Builds hosts of three libraries, and finds an input that each of them accepts."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.spec import Part
+
+Example = dict[str, Any]
+
+
+def create_host(part: Part, pretrained: bool = False, **options: Any) -> nn.Module:
+    """The host that a spec names, with its own library's options."""
+    library, _, name = part.name.rpartition(":") if part.name.startswith(tuple(_LIBRARIES)) else ("timm", "", part.name)
+    if part.name.startswith("hf:"):  # a hub id or folder may hold colons of its own
+        library, name = "hf", part.name[3:]
+    try:
+        return _LIBRARIES[library + ":"](name, pretrained, {**part.options, **options})
+    except TypeError as error:
+        if "keyword argument" not in str(error):
+            raise
+        # The host's own constructor refused an option. Its words name the option; ours name the host.
+        raise UnsmoothError(f"{part.name} does not take these options: {error}") from error
+
+
+def _timm(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+    import timm
+
+    if not name.startswith(("hf-hub:", "hf_hub:", "local-dir:")) and not timm.is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
+        raise UnsmoothError(
+            f"timm has no model {name!r}."
+            + (f" Near names: {', '.join(near)}." if near else "")
+            + " Other libraries: hf:NAME, torchvision:NAME."
+        )
+    return timm.create_model(name, pretrained=pretrained, **options)
+
+
+def _torchvision(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if name not in known:
+        raise unknown("torchvision model", name, known)
+    model: nn.Module = models.get_model(name, weights="DEFAULT" if pretrained else None, **options)
+    return model
+
+
+def _hf(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+    try:
+        import transformers
+        from transformers import CONFIG_MAPPING, AutoConfig
+    except ImportError as error:
+        raise UnsmoothError("Hugging Face hosts need an extra: pip install 'unsmooth[hf]'") from error
+    if name in CONFIG_MAPPING and not Path(name).exists():
+        if pretrained:
+            raise UnsmoothError(f"hf:{name} is a type without weights; name a hub id or a folder to load weights")
+        defaults = CONFIG_MAPPING[name]()
+        wrong = [key for key in options if not hasattr(defaults, key)]
+        if wrong:
+            raise unknown(f"option of hf:{name}", wrong[0], defaults.to_dict())
+        config = CONFIG_MAPPING[name](**options)
+    else:
+        try:
+            config = AutoConfig.from_pretrained(name, **options)
+        except (OSError, ValueError) as error:
+            raise UnsmoothError(
+                f"hf:{name} is neither a type of transformers, nor a folder here, nor a hub id that could be "
+                f"reached ({str(error).splitlines()[0]})"
+            ) from error
+    config.architectures = config.architectures or []  # transformers iterates over it where a type has two classes
+    # The task class where the library knows one for images, the bare backbone otherwise.
+    for auto in (transformers.AutoModelForImageClassification, transformers.AutoModel):
+        if type(config) in auto._model_mapping:
+            build: Any = auto.from_pretrained if pretrained else auto.from_config
+            return build(name, config=config) if pretrained else build(config)
+    raise UnsmoothError(f"hf:{name} is not a vision model that transformers can build")
+
+
+_LIBRARIES: dict[str, Callable[[str, bool, dict[str, Any]], nn.Module]] = {
+    "timm:": _timm,
+    "hf:": _hf,
+    "torchvision:": _torchvision,
+}
+
+
+def example_input(model: nn.Module) -> Example:
+    """One input that the host accepts, as keyword arguments for `run`: an image of noise, text where needed."""
+    parameter = next(model.parameters(), None)
+    if parameter is None:
+        raise UnsmoothError("this model has no parameters, so it is no vision transformer")
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(1, *image_size(model), generator=generator).to(parameter.device, parameter.dtype)
+    config = getattr(model, "config", None)
+    if config is None:
+        return {"image": image}
+    example: Example = {"pixel_values": image}
+    if "input_ids" in getattr(model, "forward", model.__call__).__code__.co_varnames:
+        text = torch.arange(1, 5, device=parameter.device).unsqueeze(0)
+        example |= {"input_ids": text, "attention_mask": torch.ones_like(text)}
+    return example
+
+
+def run(model: nn.Module, example: Mapping[str, Any]) -> Any:
+    """Call a host with an example: timm and torchvision take the image by place, Hugging Face by name."""
+    named = {key: value for key, value in example.items() if key != "image"}
+    return model(example["image"], **named) if "image" in example else model(**named)
+
+
+def image_size(model: nn.Module) -> tuple[int, int, int]:
+    """Channels, height and width of the images that a host was built for."""
+    config = getattr(model, "config", None)
+    if config is not None:
+        config = getattr(config, "vision_config", config)
+        side = getattr(config, "image_size", 224)
+        height, width = side if isinstance(side, list | tuple) else (side, side)
+        return getattr(config, "num_channels", 3), height, width
+    settings = getattr(model, "pretrained_cfg", None) or {}
+    channels, height, width = settings.get("input_size", (3, 224, 224))
+    embed = getattr(model, "patch_embed", None)
+    side = getattr(embed, "img_size", None) or getattr(model, "image_size", None)
+    if side is not None:
+        height, width = side if isinstance(side, list | tuple) else (side, side)
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    if first is not None:
+        channels = first.in_channels
+    return channels, height, width

@@ -1,0 +1,66 @@
+"""AttnScale (Wang et al., Anti-Oversmoothing in Deep Vision Transformers, ICLR 2022, Eq. 7–9).
+
+    Â = J + (1+ω)(A − J),   J = 11ᵀ/n,   one ω for each layer and head, 0 at the start
+
+It is linear in A, so the map is never needed and fused attention stays on:
+
+    ÂV = (1+ω)·AV − ω·mean_tokens(V)
+
+n counts every key: the class token, and in Swin the keys that the shift mask hides, which then receive
+−ω/n, as in the authors' code. In CaiT it acts after the talking-heads mix and leaves class attention alone,
+as there.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.anatomy import Anatomy, Attention, Block
+from unsmooth.remedies.base import AttentionPart, Options, Placement, Remedy, over_tokens, register
+from unsmooth.seam import Attend
+
+
+class ScaledMap(AttentionPart):
+    """Gain 1+ω on all of a map but its mean."""
+
+    def __init__(self, attention: Attention):
+        super().__init__()
+        self.omega = nn.Parameter(torch.zeros(attention.heads))
+        self.trailing = -attention.head_axis - 1  # axes behind the heads
+
+    def gain(self) -> Tensor:
+        return self.omega.view(-1, *(1,) * self.trailing)
+
+    def forward(self, attend: Attend, v: Tensor) -> Tensor:
+        omega = self.gain()
+        return (-omega * v.mean(dim=-2, keepdim=True)).addcmul(attend(v), 1 + omega)
+
+    def matrix(self, weights: Tensor) -> Tensor:
+        omega = self.gain()
+        return (1 + omega) * weights - omega / weights.shape[-1]
+
+
+@register
+class AttnScale(Remedy):
+    key = "attn_scale"
+    title = "AttnScale"
+    paper = "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis, ICLR 2022"
+    acts_on = "attention"
+    parameters = "omega (heads)"
+    departures = (
+        "With attention dropout the paper drops entries of Â; here entries of A are dropped, so that the fused kernel "
+        "stays on."
+    )
+
+    def exact(self, options: Options) -> bool:
+        return True
+
+    def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
+        attention = over_tokens(block, self.key)
+        return [Placement(attention.core, ScaledMap(attention))]
+
+    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
+        attention = block.core()
+        width = attention.heads * attention.head_channels * attention.images
+        return width * (attention.keys + 2 * attention.queries)

@@ -1,0 +1,227 @@
+"""What a remedy is made of.
+
+A `Remedy` is a value: its name, its options, what it claims, and `place`, which says where its parts go in
+one block. It changes nothing; `unsmooth.surgery` does. The parts are small modules of three kinds:
+
+    AttentionPart   changes an attention map, as a function of the values and as a matrix
+    Tap             changes the tokens that pass a port; the module itself is the hook
+    LinearPart      stands in for a linear layer
+
+and a residual sum is changed by `seam.Join`, which has no parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from unsmooth.anatomy import Anatomy, Attention, Block, Port
+from unsmooth.bands import Gain, mix
+from unsmooth.errors import Refusal, UnsmoothError, unknown
+from unsmooth.seam import Attend, AttentionCall, Join, softmax_call
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a remedy: its default, and either the words it may be or the range it must lie in."""
+
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None  # an open lower end
+    optional: bool = False  # None is allowed, and means that the remedy chooses
+
+    def check(self, remedy: str, name: str, value: Any) -> Any:
+        where = f"{remedy}({name}={value})"
+        if value is None and self.optional:
+            return None
+        if self.choices:
+            if value not in self.choices:
+                raise unknown(f"value of {remedy}({name}=…)", str(value), self.choices)
+            return value
+        wanted = bool if isinstance(self.default, bool) else int if isinstance(self.default, int) else float
+        if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not wanted:
+            raise UnsmoothError(f"{where}: {name} must be {_KINDS[wanted]}")
+        if (self.low is not None and value < self.low) or (self.above is not None and not value > self.above):
+            raise UnsmoothError(f"{where}: {name} must be {self.range()}")
+        if self.high is not None and not value <= self.high:
+            raise UnsmoothError(f"{where}: {name} must be {self.range()}")
+        return value
+
+    def range(self) -> str:
+        low = (
+            f"at least {self.low:g}"
+            if self.low is not None
+            else f"above {self.above:g}"
+            if self.above is not None
+            else ""
+        )
+        high = f"at most {self.high:g}" if self.high is not None else ""
+        return " and ".join(word for word in (low, high) if word)
+
+
+_KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
+class Remedy:
+    """One published fix. Subclasses are registered under their file's name."""
+
+    key: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    acts_on: ClassVar[str]
+    options: ClassVar[dict[str, Option]] = {}
+    parameters: ClassVar[str] = "–"
+    conflicts: ClassVar[tuple[str, ...]] = ()
+    fused: ClassVar[str] = "yes"
+    departures: ClassVar[str]
+    once: ClassVar[bool] = False  # acts once on the model, not on each block
+
+    def exact(self, options: Options) -> bool:
+        """Whether applying it leaves a pretrained host's outputs as they were."""
+        return False
+
+    def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
+        """Where its parts go in one block; raises `Refusal` where it makes no sense."""
+        raise NotImplementedError
+
+    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
+        """Floating point operations that it adds to one block for one image (a multiply-add counts as two)."""
+        raise NotImplementedError
+
+    def read(self, given: Options) -> dict[str, Any]:
+        """Options as given, checked, with defaults filled in."""
+        for name in given:
+            if name not in self.options:
+                raise unknown(f"option of {self.key}", name, self.options)
+        return {
+            name: option.check(self.key, name, given.get(name, option.default)) for name, option in self.options.items()
+        }
+
+
+class AttentionPart(nn.Module):
+    """Changes an attention map A. `forward(attend, v)` is A'v given `attend(v)` = Av; `matrix(A)` is A'."""
+
+    scores_product = 0  # which product of an explicit attention it replaces; 0: none
+
+    def forward(self, attend: Attend, v: Tensor) -> Tensor:
+        return attend(v)
+
+    def matrix(self, weights: Tensor) -> Tensor:
+        return weights
+
+    def rescore(self, call: AttentionCall, options: dict[str, Any]) -> AttentionCall:
+        """The attention call with other scores, for parts that change those."""
+        return call
+
+
+class ScorePart(AttentionPart):
+    """Replaces the scaled dot product of queries and keys by `scores(q, k)`; masks and biases stay."""
+
+    def __init__(self, attention: Attention):
+        super().__init__()
+        self.scores_product = attention.product
+        self.before, self.after = attention.scale_before, attention.scale_after
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def explicit_scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """For a host with an explicit softmax: q arrives scaled, and the result will be scaled again."""
+        return self.scores(q / self.before, k) / self.after
+
+    def rescore(self, call: AttentionCall, options: dict[str, Any]) -> AttentionCall:
+        q, k, v = call.q, call.k, call.v
+        assert q is not None and k is not None
+        if options["enable_gqa"]:
+            groups = q.shape[-3] // k.shape[-3]
+            k, v = k.repeat_interleave(groups, dim=-3), v.repeat_interleave(groups, dim=-3)
+        keys = k
+        return softmax_call(
+            lambda: self.scores(q, keys), v, options["attn_mask"], options["dropout_p"], options["is_causal"]
+        )
+
+
+class Tap(nn.Module):
+    """Changes the tokens at a port. Registered as the hook itself: a closure would keep a copy's original."""
+
+    def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
+        """The tokens `x` that pass, changed; `source` is what the module took in, at an output."""
+        raise NotImplementedError
+
+    def forward(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any = None) -> Any:
+        if output is None:
+            if args:
+                return (self.treat(args[0], None), *args[1:]), kwargs
+            name = next(iter(kwargs))
+            return args, {**kwargs, name: self.treat(kwargs[name], None)}
+        source = args[0] if args else next(iter(kwargs.values()))
+        if isinstance(output, tuple):
+            return (self.treat(output[0], source), *output[1:])
+        return self.treat(output, source)
+
+
+class Mix(Tap):
+    """A tap with a gain on the mean token and another on the rest: what can be folded into a weight."""
+
+    def __init__(self, channels_last: bool):
+        super().__init__()
+        self.channels_last = channels_last
+
+    def gains(self) -> tuple[Gain, Gain]:
+        raise NotImplementedError
+
+    def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
+        return mix(x, *self.gains(), self.channels_last)
+
+
+class LinearPart(nn.Module):
+    """Stands in for a linear layer: takes its input, gives its output."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One part and where it goes: `at` names the module (attention, linear and join) or is a port."""
+
+    at: str | Port
+    part: nn.Module | Join
+    role: str = ""  # attn or mlp, where a remedy may put a part on each
+    weight: str = ""  # the host's weight that a LinearPart stands in for
+
+
+def over_tokens(block: Block, remedy: str) -> Attention:
+    """The block's attention, refused unless its map is over tokens."""
+    attention = block.core()
+    if attention.kind in ("channel", "opaque"):
+        what = {"channel": "attends over channels, not tokens", "opaque": "has an attention map of unknown axes"}
+        raise Refusal(f"it {what[attention.kind]}")
+    return attention
+
+
+def plain_scores(block: Block, remedy: str) -> Attention:
+    """The block's attention, refused unless its scores are a scaled dot product that can be replaced."""
+    attention = over_tokens(block, remedy)
+    if attention.odd_scores:
+        raise Refusal(attention.odd_scores)
+    return attention
+
+
+REGISTRY: dict[str, Remedy] = {}
+
+
+def register(cls: type[Remedy]) -> type[Remedy]:
+    assert cls.__module__.rsplit(".", 1)[-1] == cls.key, "a remedy's key is its file's name"
+    REGISTRY[cls.key] = cls()
+    return cls

@@ -1,0 +1,51 @@
+"""FeatScale (Wang et al., Anti-Oversmoothing in Deep Vision Transformers, ICLR 2022, Eq. 10–12).
+
+    Y' = (1+s)·DC[Y] + (1+t)·HC[Y],   s, t ∈ R^d, 0 at the start
+
+on the output Y of attention after its projection, before layer scale, drop path and the residual sum. The
+mean includes the class token; in Swin it runs over the whole map, not per window.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.anatomy import Anatomy, Block
+from unsmooth.remedies.base import Mix, Options, Placement, Remedy, register
+
+
+class BandGains(Mix):
+    """Learned gains, per channel, on the mean token and on the rest."""
+
+    def __init__(self, channels: int, channels_last: bool):
+        super().__init__(channels_last)
+        self.s = nn.Parameter(torch.zeros(channels))
+        self.t = nn.Parameter(torch.zeros(channels))
+
+    def gains(self) -> tuple[Tensor, Tensor]:
+        return 1 + self.s, 1 + self.t
+
+
+@register
+class FeatScale(Remedy):
+    key = "feat_scale"
+    title = "FeatScale"
+    paper = "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis, ICLR 2022"
+    acts_on = "attention branch output"
+    parameters = "s, t (channels)"
+    departures = (
+        "None from the paper. The authors' DeiT file applies 1+2s and 1+2t since a 2022 commit; we follow the printed "
+        "equation."
+    )
+
+    def exact(self, options: Options) -> bool:
+        return True
+
+    def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
+        branch = block.branch("attn")
+        port = branch.port("end")
+        return [Placement(port, BandGains(branch.channels, port.channels_last), "attn")]
+
+    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
+        return 3 * block.tokens * block.branch("attn").channels

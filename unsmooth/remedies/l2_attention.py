@@ -1,0 +1,66 @@
+"""L2 attention (Wang et al., ICLR 2022, appendix D.3, Eq. 69; Kim et al., 2021).
+
+    P_ij = −‖q_i − k_j‖² / τ
+
+Expanded, −‖q‖²/τ is the same for a whole row and drops out of the softmax, so the fused kernel stays on:
+scale 2/τ and a bias −‖k_j‖²/τ on the keys. Each head has its own map, as before. τ is √(head channels)
+unless given. Prop. of D.3: max|P| ≤ (‖W_K‖+‖W_Q‖)²γ²/τ for tokens of norm at most γ.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from unsmooth.anatomy import Anatomy, Attention, Block
+from unsmooth.remedies.base import Option, Options, Placement, Remedy, ScorePart, plain_scores, register
+from unsmooth.seam import AttentionCall, add_mask, fused_call
+
+
+class DistanceScores(ScorePart):
+    """Scores that fall with the squared distance of query and key."""
+
+    def __init__(self, attention: Attention, tau: float | None):
+        super().__init__(attention)
+        self.tau = attention.head_channels**0.5 if tau is None else tau
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.key_bias(k) - q.square().sum(-1, keepdim=True) / self.tau + q @ k.transpose(-2, -1) * (2 / self.tau)
+
+    def key_bias(self, k: Tensor) -> Tensor:
+        return -k.square().sum(-1).unsqueeze(-2) / self.tau
+
+    def rescore(self, call: AttentionCall, options: dict[str, Any]) -> AttentionCall:
+        q, k = call.q, call.k
+        assert q is not None and k is not None
+        if options["enable_gqa"]:
+            return super().rescore(call, options)
+        bias = self.key_bias(k).expand(*q.shape[:-1], k.shape[-2])
+        mask = add_mask(bias, options["attn_mask"], options["is_causal"])
+        return fused_call(
+            q, k, call.v, {**options, "attn_mask": mask.to(q.dtype), "is_causal": False, "scale": 2 / self.tau}
+        )
+
+
+@register
+class L2Attention(Remedy):
+    key = "l2_attention"
+    title = "L2 attention"
+    paper = "Wang et al., ICLR 2022, appendix D.3; Kim et al., The Lipschitz Constant of Self-Attention, ICML 2021"
+    acts_on = "attention scores"
+    options = {
+        "tau": Option(None, "temperature; the root of the head's channels unless given", above=0.0, optional=True)
+    }
+    conflicts = ("adder_attention", "adder", "logistic_attention")
+    departures = (
+        "Kim et al. tie the query and key weights; here the host keeps its own two, as the paper's bound has it."
+    )
+
+    def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
+        attention = plain_scores(block, self.key)
+        return [Placement(attention.core, DistanceScores(attention, options["tau"]))]
+
+    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
+        a = block.core()
+        return a.images * a.heads * a.keys * (2 * a.head_channels + a.queries)

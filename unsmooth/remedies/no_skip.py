@@ -1,0 +1,34 @@
+"""The no-skip study of Always Skip Attention (Ji et al., ICCV 2025): a block without one of its skips.
+
+    x + f(x)  →  f(x)
+
+for the attention branch, the MLP branch or both, and for the token mixer of ConvMixer (`branch=attn`). An
+ablation, not a fix: it shows what the skip is worth.
+"""
+
+from __future__ import annotations
+
+from unsmooth.anatomy import Anatomy, Block
+from unsmooth.errors import Refusal
+from unsmooth.remedies.base import Option, Options, Placement, Remedy, register
+from unsmooth.seam import Join
+
+
+@register
+class NoSkip(Remedy):
+    key = "no_skip"
+    title = "No skip"
+    paper = "Ji et al., Always Skip Attention, ICCV 2025"
+    acts_on = "residual sum"
+    options = {"branch": Option("attn", "which skip to drop", choices=("attn", "mlp", "both"))}
+    departures = "None."
+
+    def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
+        both = ("attn", "mlp") if options["branch"] == "both" else (options["branch"],)
+        for which in both:
+            if block.joins.count(which) != 1:
+                raise Refusal(block.reasons.get(which, f"no single residual sum of its {which} branch was found"))
+        return [Placement(block.name, Join(which, skip=0.0), which) for which in both]
+
+    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
+        return 0

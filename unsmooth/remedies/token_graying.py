@@ -1,0 +1,207 @@
+"""Token graying (Ji et al., Always Skip Attention, ICCV 2025): a better conditioned start for the tokens.
+
+    svd   X = UΣVᵀ          →  σ_max · U(Σ/σ_max)^ε Vᵀ
+    dct   X̂ = D_n X D_dᵀ    →  D_nᵀ [ m · sign(X̂)(|X̂|/m)^ε ] D_d,   m = max|X̂|
+
+once, on the patch tokens after patch embedding, before class token and position. ε = 1 is the identity. For the
+svd form log κ(X̃) = ε·log κ(X) exactly; the dct form is cheaper and not monotone in κ. No parameters.
+
+The svd form needs no SVD: U(Σ/σ_max)^ε Vᵀ = M X with M a power of the smaller Gram matrix, whose eigenvectors
+are found in double precision, which keeps singular values down to 1e-7 of the largest. Its gradient uses divided
+differences (Daleckii–Krein), which stay finite where eigenvalues meet.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unsmooth.anatomy import Anatomy, Block, Patches, Port
+from unsmooth.errors import Refusal
+from unsmooth.remedies.base import Option, Options, Placement, Remedy, Tap, register
+
+
+def dct_matrix(size: int, **kind: Any) -> Tensor:
+    """The orthonormal DCT-II as a matrix: D x is the transform, Dᵀ its inverse."""
+    n = torch.arange(size, dtype=torch.float64, device=kind.get("device"))
+    matrix = torch.cos(math.pi / size * (n + 0.5) * n.unsqueeze(1)) * math.sqrt(2 / size)
+    matrix[0] /= math.sqrt(2)
+    return matrix.to(**kind)
+
+
+def gray_dct(x: Tensor, epsilon: float, rescale: bool, rows: Tensor, columns: Tensor) -> Tensor:
+    """Raise the magnitudes of the two-dimensional DCT of tokens × channels to the power ε."""
+    spectrum = rows @ x @ columns.mT
+    magnitude = spectrum.abs()
+    peak = magnitude.amax(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+    # The smallest normal number in front of the power keeps its gradient finite at a zero of the spectrum.
+    power = (magnitude / peak).clamp_min(torch.finfo(x.dtype).tiny).pow(epsilon)
+    grayed = torch.copysign(power * peak if rescale else power, spectrum)
+    grayed = torch.where(magnitude > 0, grayed, 0)
+    return rows.mT @ grayed @ columns
+
+
+class GramPower(torch.autograd.Function):
+    """M = (G/λ_max)^p for a symmetric positive semi-definite G, p ≤ 0, zero on its numerical null space."""
+
+    @staticmethod
+    def forward(gram: Tensor, power: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        values, vectors = torch.linalg.eigh(gram)
+        peak = values[..., -1:].clamp_min(torch.finfo(gram.dtype).tiny)
+        ratio = values / peak
+        floor = gram.shape[-1] * torch.finfo(gram.dtype).eps
+        gains = torch.where(ratio > floor, ratio.clamp_min(floor).pow(power), 0)
+        return (vectors * gains.unsqueeze(-2)) @ vectors.mT, values, vectors, gains
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: tuple[Tensor, ...]) -> None:
+        _, values, vectors, gains = output
+        ctx.save_for_backward(values, vectors, gains)
+        ctx.mark_non_differentiable(values, vectors, gains)
+        ctx.power = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *unused: Tensor) -> tuple[Tensor, None]:
+        values, vectors, gains = ctx.saved_tensors
+        peak = values[..., -1:].clamp_min(torch.finfo(values.dtype).tiny)
+        ratio, power = values / peak, ctx.power
+        alive = (gains > 0).to(values.dtype)
+        a, b = ratio.unsqueeze(-1), ratio.unsqueeze(-2)
+        near = (a - b).abs() <= 1e-6 * torch.maximum(a, b)
+        slope = power * ((a + b) / 2).clamp_min(torch.finfo(values.dtype).eps).pow(power - 1)
+        difference = (gains.unsqueeze(-1) - gains.unsqueeze(-2)) / torch.where(near, 1, a - b)
+        divided = torch.where(near, slope, difference) * alive.unsqueeze(-1) * alive.unsqueeze(-2)
+        inner = vectors.mT @ ((grad + grad.mT) / 2) @ vectors
+        through_map = vectors @ (divided * inner) @ vectors.mT / peak.unsqueeze(-1)
+        # G/λ_max also moves with λ_max, along the last eigenvector.
+        derivative = power * gains * inner.diagonal(dim1=-2, dim2=-1)
+        last = vectors[..., -1:]
+        through_peak = -derivative.sum(-1, keepdim=True).unsqueeze(-1) / peak.unsqueeze(-1) * (last @ last.mT)
+        return through_map + through_peak, None
+
+
+def gray_svd(x: Tensor, epsilon: float, rescale: bool) -> Tensor:
+    """Raise the singular values of tokens × channels, over the largest, to the power ε."""
+    with torch.autocast(x.device.type, enabled=False):
+        wide = x.double()
+        wide_rows = x.shape[-2] <= x.shape[-1]
+        gram = wide @ wide.mT if wide_rows else wide.mT @ wide
+        power, values, _, _ = GramPower.apply(gram, (epsilon - 1) / 2)
+        grayed = power @ wide if wide_rows else wide @ power
+        if not rescale:
+            largest = (
+                torch.linalg.matrix_norm(wide, ord=2, keepdim=True)
+                if wide.requires_grad
+                else values[..., -1:, None].sqrt()
+            )
+            grayed = grayed / largest.clamp_min(torch.finfo(grayed.dtype).tiny)
+        return grayed.to(x.dtype)
+
+
+class Graying(Tap):
+    """Grays tokens × channels, whatever their layout."""
+
+    rows: Tensor
+    columns: Tensor
+
+    def __init__(self, transform: str, epsilon: float, rescale: bool, tokens: int, channels: int, channels_last: bool):
+        super().__init__()
+        self.transform, self.epsilon, self.rescale, self.channels_last = transform, epsilon, rescale, channels_last
+        if transform == "dct":
+            # Made once for the usual size; another one is made when it is met.
+            self.register_buffer("rows", dct_matrix(tokens), persistent=False)
+            self.register_buffer("columns", dct_matrix(channels), persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Graying:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.transform == "dct":  # a host in half precision is still grayed in single
+            dtype = torch.promote_types(self.rows.dtype, torch.float32)
+            for name in ("rows", "columns"):
+                matrix = getattr(self, name)
+                setattr(self, name, dct_matrix(matrix.shape[0], dtype=dtype, device=matrix.device))
+        return self
+
+    def gray(self, x: Tensor) -> Tensor:
+        if self.transform == "svd":
+            return gray_svd(x, self.epsilon, self.rescale)
+        with torch.autocast(x.device.type, enabled=False):
+            wide = x if x.dtype == torch.float64 else x.float()
+            kind: dict[str, Any] = {"dtype": wide.dtype, "device": wide.device}
+            rows = self.rows.to(**kind)
+            if rows.shape[0] != x.shape[-2]:
+                rows = dct_matrix(x.shape[-2], **kind)
+            return gray_dct(wide, self.epsilon, self.rescale, rows, self.columns.to(**kind)).to(x.dtype)
+
+    def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
+        if x.ndim == 3:
+            return self.gray(x)
+        if self.channels_last:
+            return self.gray(x.flatten(1, 2)).view_as(x)
+        return self.gray(x.flatten(2).mT).mT.reshape(x.shape)
+
+
+class PatchGraying(Graying):
+    """Grays the raw patches of an image: patches × pixels."""
+
+    def __init__(self, transform: str, epsilon: float, rescale: bool, patches: Patches):
+        pixels = patches.image_channels * math.prod(patches.kernel)
+        super().__init__(transform, epsilon, rescale, patches.tokens, pixels, True)
+        self.kernel = patches.kernel
+
+    def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
+        high, wide = (side - side % step for side, step in zip(x.shape[-2:], self.kernel, strict=True))
+        patches = F.unfold(x[..., :high, :wide], self.kernel, stride=self.kernel).mT
+        return F.fold(self.gray(patches).mT, (high, wide), self.kernel, stride=self.kernel)
+
+
+@register
+class TokenGraying(Remedy):
+    key = "token_graying"
+    title = "Token graying"
+    paper = "Ji et al., Always Skip Attention, ICCV 2025"
+    acts_on = "patch tokens, once"
+    options = {
+        "transform": Option("dct", "which spectrum is raised", choices=("dct", "svd")),
+        "epsilon": Option(
+            None, "the power; 0.95 for dct and 0.65 for svd unless given", above=0.0, high=1.0, optional=True
+        ),
+        "where": Option("embedding", "on embedded patch tokens, or on raw patches", choices=("embedding", "patches")),
+        "rescale": Option(True, "multiply back by the largest value, so that epsilon=1 is the identity"),
+    }
+    departures = (
+        "The dct rule (sign and magnitude, over the largest) and the factor that is multiplied back are our reading; "
+        "so is the place, once, on patch tokens before class token and position."
+    )
+    once = True
+
+    def exact(self, options: Options) -> bool:
+        return options["epsilon"] == 1.0 and options["rescale"]
+
+    def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
+        patches = anatomy.patches
+        if patches is None:
+            raise Refusal("no convolution that cuts the image into patches was found")
+        transform, rescale = options["transform"], options["rescale"]
+        epsilon = options["epsilon"] or {"dct": 0.95, "svd": 0.65}[transform]
+        if options["where"] == "embedding":
+            last = patches.port.channels_last
+            part = Graying(transform, epsilon, rescale, patches.tokens, patches.channels, last)
+            return [Placement(patches.port, part)]
+        if patches.overlap:
+            raise Refusal("its patches overlap, so the image cannot be put together again; use where=embedding")
+        part = PatchGraying(transform, epsilon, rescale, patches)
+        return [Placement(Port(patches.convolution, "input"), part)]
+
+    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
+        patches = anatomy.patches
+        assert patches is not None
+        n = patches.tokens
+        d = patches.channels if options["where"] == "embedding" else patches.image_channels * math.prod(patches.kernel)
+        if options["transform"] == "dct":
+            return 4 * n * d * (n + d)
+        small, large = min(n, d), max(n, d)
+        return 4 * small * small * large + 9 * small**3  # two products, and the eigenvectors by the usual count

@@ -1,0 +1,413 @@
+"""The seam: where the functions of a forward pass become events that can be seen and changed.
+
+Attention is met at the function, not at the module, so no host is wrapped or re-implemented. A
+`TorchFunctionMode` recognises five things in the stream of torch functions:
+
+    attention   F.scaled_dot_product_attention, or softmax followed by a product with the values
+    scores      the product of queries and keys in front of an explicit softmax
+    linear      F.linear, by the weight that it is given
+    join        the sum of the residual stream and a branch
+    multi-head  F.multi_head_attention_forward, taken apart into the above
+
+`Seam` only recognises. `Treatment` (what a treated module enters) changes, `unsmooth.trace` and
+`unsmooth.probe` look.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+Attend = Callable[[Tensor], Tensor]
+
+SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax}
+MATMUL = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
+ADD = {torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__}
+# What hands on the same tokens under another name, so that the residual stream stays recognised.
+ALIAS = {
+    torch.reshape,
+    Tensor.reshape,
+    Tensor.view,
+    Tensor.to,
+    Tensor.contiguous,
+    torch.flatten,
+    Tensor.flatten,
+    Tensor.unflatten,
+}
+
+
+@dataclass
+class AttentionCall:
+    """One attention as it happens: `attend(v)` gives its output, `map()` the matrix that does it."""
+
+    v: Tensor
+    attend: Attend
+    map: Callable[[], Tensor]
+    q: Tensor | None = None
+    k: Tensor | None = None
+    scale: float | None = None
+    via: str = "sdpa"
+
+    def then(self, transform: Callable[[Attend, Tensor], Tensor], matrix: Callable[[Tensor], Tensor]) -> AttentionCall:
+        """The same attention with something done to its map: as a function of V, and as a matrix."""
+        attend, original = self.attend, self.map
+        return replace(self, attend=lambda v: transform(attend, v), map=lambda: matrix(original()))
+
+
+def dot_scores(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
+    return q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
+
+
+def add_mask(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """Scores with SDPA's mask: additive, boolean (True stays), or causal."""
+    if causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask is None:
+        return scores
+    if mask.dtype == torch.bool:
+        return scores.masked_fill(~mask, float("-inf"))
+    return scores + mask
+
+
+def softmax_call(
+    scores: Callable[[], Tensor], v: Tensor, mask: Tensor | None, dropout: float, causal: bool
+) -> AttentionCall:
+    """Attention by an explicit map, for scores that no fused kernel knows."""
+
+    def weights() -> Tensor:
+        return add_mask(scores(), mask, causal).softmax(dim=-1)
+
+    def attend(v: Tensor) -> Tensor:
+        return F.dropout(weights(), dropout).to(v.dtype) @ v if dropout else weights().to(v.dtype) @ v
+
+    return AttentionCall(v, attend, weights)
+
+
+class Seam(TorchFunctionMode):
+    """Recognises the events of a forward pass; every method passes its event on unchanged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: Tensor | None = None  # the newest explicit softmax that met no values yet
+
+    # The events. A subclass overrides what it cares for.
+
+    def on_attention(self, call: AttentionCall) -> Tensor:
+        return call.attend(call.v)
+
+    def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
+        return self.on_attention(fused_call(q, k, v, options))
+
+    def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
+        return func(q, k)
+
+    def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight, bias)
+
+    def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        return func(*args, **kwargs)
+
+    def on_alias(self, source: Tensor, result: Tensor) -> None:
+        pass
+
+    def on_other(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return func(*args, **kwargs)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.linear:
+            return self.on_linear(*linear_arguments(*args, **kwargs))
+        if func is F.scaled_dot_product_attention:
+            return self.on_sdpa(*sdpa_arguments(*args, **kwargs))
+        if func is F.multi_head_attention_forward and is_plain(*args, **kwargs):
+            with self:  # its parts are events of their own
+                return multi_head_attention(*args, **kwargs)
+        if func in SOFTMAX:
+            self.weights = func(*args, **kwargs)
+            return self.weights
+        if func in MATMUL:
+            return self._product(func, *product_arguments(*args, **kwargs))
+        if func in ADD:
+            return self.on_add(func, args, kwargs)
+        result = self.on_other(func, args, kwargs)
+        if func in ALIAS:
+            self.on_alias(args[0], result)
+        return result
+
+    def _product(self, func: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
+        weights = self.weights
+        # Between softmax and values a host may drop entries or mix heads: compare sizes, not identity.
+        if weights is not None and a.shape[-2:] == weights.shape[-2:] and b.shape[-2] == a.shape[-1]:
+            self.weights = None
+            return self.on_attention(AttentionCall(b, lambda v: func(a, v), lambda: a, via="softmax"))
+        return self.on_scores(func, a, b)
+
+
+def linear_arguments(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    return input, weight, bias
+
+
+def product_arguments(
+    input: Tensor, other: Tensor | None = None, mat2: Tensor | None = None, tensor2: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    second = next(t for t in (other, mat2, tensor2) if t is not None)
+    return input, second
+
+
+def sdpa_arguments(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:  # fmt: skip
+    named = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
+    return query, key, value, {**named, "scale": scale, "enable_gqa": enable_gqa}
+
+
+def fused_call(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> AttentionCall:
+    """SDPA as an attention call: the kernel stays fused, the map is made only when asked for."""
+
+    def attend(v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, **options)
+
+    def weights() -> Tensor:
+        keys = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3) if options["enable_gqa"] else k
+        scores = dot_scores(q, keys, options["scale"])
+        return add_mask(scores, options["attn_mask"], options["is_causal"]).softmax(dim=-1)
+
+    return AttentionCall(v, attend, weights, q, k, options["scale"])
+
+
+def is_plain(*args: Any, **kwargs: Any) -> bool:
+    """Whether a call of `F.multi_head_attention_forward` is the self-attention that we can take apart."""
+    call = MULTI_HEAD.bind(*args, **kwargs)
+    call.apply_defaults()
+    given = call.arguments
+    odd = ("bias_k", "static_k", "static_v", "key_padding_mask", "add_zero_attn", "need_weights")
+    return (
+        not any(given[name] is not None and given[name] is not False for name in odd)
+        and not given["use_separate_proj_weight"]
+        and given["query"] is given["key"] is given["value"]
+        and given["query"].ndim == 3
+    )
+
+
+def multi_head_attention(
+    query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int, in_proj_weight: Tensor,
+    in_proj_bias: Tensor | None, bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: float,
+    out_proj_weight: Tensor, out_proj_bias: Tensor | None, training: bool = True, key_padding_mask: Any = None,
+    need_weights: bool = False, attn_mask: Tensor | None = None, is_causal: bool = False, **rest: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """Plain self-attention of `F.multi_head_attention_forward` (tokens first): linear layers around one SDPA.
+
+    torch runs it as one function, inside which a mode sees nothing.
+    """
+    tokens, batch, channels = query.shape
+    q, k, v = (
+        part.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)  # to batch, heads, tokens, head channels
+        for part in F.linear(query, in_proj_weight, in_proj_bias).chunk(3, dim=-1)
+    )
+    if attn_mask is not None and attn_mask.ndim == 3:
+        attn_mask = attn_mask.unflatten(0, (batch, num_heads))
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = ~attn_mask  # here True means "leave out", in SDPA it means "take part"
+    dropout = dropout_p if training else 0.0
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, is_causal and attn_mask is None)
+    out = out.permute(2, 0, 1, 3).reshape(tokens, batch, channels)
+    return F.linear(out, out_proj_weight, out_proj_bias), None
+
+
+MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
+
+
+class Treatment(Seam):
+    """Applies the parts that hang on one module while its forward pass runs.
+
+    At the end it checks that each part was met: a host that took another path than the one it was
+    examined on raises, instead of running untreated.
+    """
+
+    def __init__(self, fittings: Fittings, module: nn.Module, stream: Tensor | None) -> None:
+        super().__init__()
+        self.attention = fittings.attention
+        self.linears = [(attrgetter(path)(module), part) for path, part in fittings.linears]
+        self.joins, self.order = fittings.joins, fittings.order
+        self.stream = [stream]
+        self.joined = 0
+        self.products = 0
+        self.attended = 0
+        self.mapped = 0
+
+    def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
+        call = fused_call(q, k, v, options)
+        for part in self.attention:
+            call = part.rescore(call, options)
+        return self.on_attention(call)
+
+    def on_attention(self, call: AttentionCall) -> Tensor:
+        self.attended += 1
+        for part in self.attention:
+            call = call.then(part, part.matrix)
+        if not watchers:
+            return call.attend(call.v)
+        with muted():
+            out = call.attend(call.v)
+        for watcher in watchers:
+            watcher(call)
+        return out
+
+    def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
+        self.products += 1
+        for part in self.attention:
+            if part.scores_product == self.products:
+                return part.explicit_scores(q, k.transpose(-2, -1))
+        return func(q, k)
+
+    def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        for host, part in self.linears:
+            if weight is host:
+                self.mapped += 1
+                return part(x)
+        return F.linear(x, weight, bias)
+
+    def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        side = residual_side(self.stream, args) if self.joins else None
+        if side is None:
+            return func(*args, **kwargs)
+        here = self.order[self.joined] if self.joined < len(self.order) else "other"
+        self.joined += 1
+        skip, gain = 1.0, 1.0
+        for join in self.joins:
+            if join.branch == here:
+                skip, gain = skip * join.skip, gain * join.gain
+        if skip == gain == 1.0:
+            out = func(*args, **kwargs)
+        else:
+            branch = args[1 - side] if gain == 1.0 else gain * args[1 - side]
+            out = branch if skip == 0.0 else branch.add(args[side], alpha=skip)
+        self.stream = [out]
+        return out
+
+    def on_alias(self, source: Tensor, result: Tensor) -> None:
+        if self.joins and any(source is known for known in self.stream):
+            self.stream.append(result)
+
+    def check(self, where: str) -> None:
+        """Raise where a part was not met: a remedy must never be silently off."""
+        met = {
+            "attention": not self.attention or self.attended > 0,
+            "linear layers": self.mapped >= len(self.linears),
+            "residual sums": not self.joins or self.joined >= len(self.order),
+        }
+        missed = [what for what, ok in met.items() if not ok]
+        if missed:
+            raise RuntimeError(
+                f"unsmooth: this forward pass of {where} went past the {' and '.join(missed)} that its remedy acts "
+                "on, so the remedy would be silently off. With torch.export, use strict=False."
+            )
+
+
+@dataclass
+class Join:
+    """What happens to one residual sum: skip·x + gain·branch."""
+
+    branch: str
+    skip: float = 1.0
+    gain: float = 1.0
+
+
+@dataclass
+class Fittings:
+    """What hangs on one treated module: parts in the order of their application."""
+
+    attention: list[Any] = field(default_factory=list)
+    linears: list[tuple[str, Any]] = field(default_factory=list)  # path of the host's weight, its stand-in
+    joins: list[Join] = field(default_factory=list)
+    order: tuple[str, ...] = ()  # which branch each residual sum of the module belongs to
+
+    def __bool__(self) -> bool:
+        return bool(self.attention or self.linears or self.joins)
+
+
+def residual_side(stream: Sequence[Tensor | None], args: Sequence[Any]) -> int | None:
+    """Which of the two operands of a sum is the residual stream, if one is and the sizes agree."""
+    if len(args) < 2 or not isinstance(args[1], Tensor) or not isinstance(args[0], Tensor):
+        return None
+    if args[0].shape != args[1].shape:
+        return None
+    for known in stream:
+        if args[0] is known:
+            return 0
+        if args[1] is known:
+            return 1
+    return None
+
+
+# Who looks at treated attention. A probe adds itself; it sees the effective map, not our own arithmetic.
+watchers: list[Callable[[AttentionCall], None]] = []
+_muted = 0
+
+
+def is_muted() -> bool:
+    return _muted > 0
+
+
+@contextmanager
+def muted():  # type: ignore[no-untyped-def]
+    global _muted
+    _muted += 1
+    try:
+        yield
+    finally:
+        _muted -= 1
+
+
+_classes: dict[type, type] = {}
+
+
+def treated_class(host: type[nn.Module]) -> type[nn.Module]:
+    """The subclass of a host's class whose forward enters the seam: one for each class, as parametrize does."""
+    if host not in _classes:
+
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            stream = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
+            treatment = Treatment(self._unsmooth_fittings, self, stream)
+            with treatment:
+                out = host.forward(self, *args, **kwargs)
+            treatment.check(host.__name__)
+            return out
+
+        def reduce(self: Any, protocol: Any) -> Any:  # copies and pickles find the class by its host
+            return _revive, (host,), self.__dict__
+
+        body = {"forward": forward, "__reduce_ex__": reduce, "__module__": host.__module__, "_unsmooth_host": host}
+        _classes[host] = type(host.__name__, (host,), body)
+    return _classes[host]
+
+
+def _revive(host: type[nn.Module]) -> nn.Module:
+    cls = treated_class(host)
+    return cls.__new__(cls)
+
+
+def fittings(module: nn.Module) -> Fittings:
+    """The fittings of a module, made and its class changed where it has none yet."""
+    if not hasattr(module, "_unsmooth_fittings"):
+        module.__dict__["_unsmooth_fittings"] = Fittings()
+        module.__class__ = treated_class(type(module))
+    found: Fittings = module.__dict__["_unsmooth_fittings"]
+    return found
+
+
+def release(module: nn.Module) -> None:
+    """Give a module its own class back once nothing hangs on it."""
+    if "_unsmooth_fittings" in module.__dict__ and not module.__dict__["_unsmooth_fittings"]:
+        del module.__dict__["_unsmooth_fittings"]
+        module.__class__ = module._unsmooth_host  # type: ignore[assignment]
