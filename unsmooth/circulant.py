@@ -36,7 +36,9 @@ class Prepared(NamedTuple):
     """Matrices of the split product: skew-circulant parts from large to small, then the circulant rest."""
 
     weights: tuple[Tensor, ...]
-    """Per factor of size ``h``, a matrix ``[b h, T b h]`` to be multiplied from the right."""
+    """Per factor of size ``h``, a matrix ``[b h, T b h]`` to be multiplied from the right. Its columns are
+    ordered ``(piece, t, i, r)``, pieces of the smallest factor's size ``q``: so every butterfly behind the
+    products runs over long rows, and only the last sum puts the channels back in order."""
     blocks: int
     """Number ``b`` of slices."""
 
@@ -58,12 +60,14 @@ def apply_fft(x: Tensor, vectors: Tensor) -> Tensor:
 
 def prepare(vectors: Tensor) -> Prepared:
     """Matrices for ``augment`` from ``vectors [T, b, b, m]``; worth keeping as long as these stay fixed."""
-    b, m = vectors.shape[-2:]
+    t, b, _, m = vectors.shape
     levels = 0
     while levels < _MAX_LEVELS and m % 2 ** (levels + 1) == 0:
         levels += 1
     *skew, circulant = _split(vectors, levels, 0.5)
-    return Prepared((*(_toeplitz(c, -1) for c in skew), _toeplitz(circulant, 1)), b)
+    matrices = [*(_toeplitz(c, -1) for c in skew), _toeplitz(circulant, 1)]
+    rows = [matrix.view(len(matrix), t * b, -1) for matrix in matrices]
+    return Prepared(tuple(_in_pieces(row, m >> levels) for row in rows), b)
 
 
 def augment(x: Tensor, vectors: Tensor | Prepared, bias: Tensor) -> Tensor:
@@ -73,24 +77,32 @@ def augment(x: Tensor, vectors: Tensor | Prepared, bias: Tensor) -> Tensor:
     """
     weights, b = vectors if isinstance(vectors, Prepared) else prepare(vectors)
     t, d = bias.shape
-    m, levels = d // b, len(weights) - 1
-    # Rows of length m, one per token and slice, keep every butterfly a two-dimensional pass.
-    parts = _split(x.reshape(-1, m), levels)
-    shifts = _split(bias.reshape(-1, m), levels, 0.5)
+    levels = len(weights) - 1
+    q = d // b >> levels
+    parts = _split(x.reshape(-1, b, d // b), levels)
     products = [
-        torch.addmm(shift.flatten(), part.reshape(-1, len(weight)), weight).view(-1, shift.shape[-1])
-        for shift, part, weight in zip(shifts, parts, weights, strict=True)
+        torch.mm(part.reshape(-1, len(weight)), weight).unflatten(-1, (-1, t * b * q))
+        for part, weight in zip(parts, weights, strict=True)
     ]
-    y = F.gelu(_merge(products)).view(-1, t, d)
-    # Adding slices beats a reduction over an axis this short.
-    return reduce(torch.add, y.unbind(1)).view(x.shape)
+    # Where nothing needs the intermediate values, writing over them saves more time than the products take.
+    eager = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+    shift = _in_pieces(bias.reshape(1, t * b, -1), q).view(1, -1, t * b * q)
+    y = _merge(products, in_place=eager)
+    shift = shift.to(y.dtype)  # under autocast the products are narrower than the bias
+    y = torch.ops.aten.gelu_(y.add_(shift)) if eager else F.gelu(y + shift)
+    first, *others = y.unflatten(-1, (t, b, q)).unbind(2)  # adding slices beats reducing an axis this short
+    if eager and others:
+        out = y.new_empty(len(y), b, 2**levels, q)
+        reduce(lambda sum_, path: torch.add(sum_, path, out=out.transpose(1, 2)), others, first)
+        return out.view(x.shape)
+    return reduce(torch.add, others, first).transpose(1, 2).reshape(x.shape)
 
 
 def _split(x: Tensor, levels: int, gain: float = 1.0) -> list[Tensor]:
     """Residues of the last axis modulo ``z^{m/2} + 1, z^{m/4} + 1, ..., z^{m/2^levels} - 1``: ``lo -+ hi``.
 
-    Each level multiplies by ``gain``.  With 1/2, ``_merge`` is the inverse; weights and bias are split that
-    way, being small, and the tokens with 1.
+    Each level multiplies by ``gain``.  With 1/2, ``_merge`` is the inverse; the weights are split that way,
+    being small, and the tokens with 1.
     """
     parts = []
     for _ in range(levels):
@@ -100,12 +112,23 @@ def _split(x: Tensor, levels: int, gain: float = 1.0) -> list[Tensor]:
     return [*parts, x]
 
 
-def _merge(parts: list[Tensor]) -> Tensor:
-    """From halved residues back to the last axis: ``lo = u + v``, ``hi = u - v``."""
+def _merge(parts: list[Tensor], in_place: bool) -> Tensor:
+    """From halved residues ``[n, pieces, width]`` back to all pieces in order: ``lo = u + v``, ``hi = u - v``."""
     *skew, u = parts
     for v in reversed(skew):
-        u = torch.cat((u + v, u - v), -1)
+        if in_place:
+            both = u.new_empty(len(u), 2, *u.shape[1:])
+            torch.add(u, v, out=both[:, 0])
+            torch.sub(u, v, out=both[:, 1])
+        else:
+            both = torch.stack((u + v, u - v), 1)
+        u = both.flatten(1, 2)
     return u
+
+
+def _in_pieces(rows: Tensor, size: int) -> Tensor:
+    """``[n, slices, h]`` as ``[n, (piece, slice, r)]``, pieces of ``size`` along the last axis."""
+    return rows.unflatten(-1, (-1, size)).transpose(1, 2).flatten(1)
 
 
 def _toeplitz(c: Tensor, twist: int) -> Tensor:

@@ -10,6 +10,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from unsmooth import remedies
@@ -30,15 +31,13 @@ def list_(what: str = typer.Argument("remedies", help="what to list: remedies"))
     """List the remedies, with their options and what they claim."""
     if what != "remedies":
         raise UnsmoothError(f"cannot list {what!r}; try: unsmooth list remedies")
-    table = Table("remedy", "acts on", "options (default first)", "new parameters", "outputs at start", "fused kernel",
-                  box=box.SIMPLE_HEAD)  # fmt: skip
     for key in remedies.list_remedies():
         remedy = remedies.get(key)
-        table.add_row(key, remedy.acts_on, escape(remedies.option_text(remedy)), remedy.parameters,
-                      remedies.start_text(remedy), remedy.fused)  # fmt: skip
-    console.print(table)
+        console.print(f"[bold]{key}[/bold]  {remedy.title}, on {remedy.acts_on}", highlight=False)
+        for label, text in remedies.facts(remedy).items():
+            console.print(Padding(f"[dim]{label:<11}[/dim]{escape(text)}", (0, 0, 0, 4)), highlight=False)
     console.print(
-        "Any of them takes blocks=…, such as attn_scale(blocks=6:). Write them behind a host: HOST+attn_scale"
+        "\nWrite them behind a host: unsmooth check 'deit_tiny_patch16_224+attn_scale(blocks=6:)'", highlight=False
     )
 
 
@@ -64,11 +63,20 @@ def _print_checkup(result: Checkup) -> None:
     console.print(blocks)
     for line in result.skipped:
         console.print(f"  {escape(line)}")
-    table = Table("remedy", "works on blocks", "new parameters", "MFLOPs/image", "outputs at start", "why not",
-                  box=box.SIMPLE_HEAD)  # fmt: skip
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("remedy", overflow="fold", min_width=18)
+    table.add_column("blocks")
+    table.add_column("parameters", justify="right", no_wrap=True)
+    table.add_column("MFLOPs", justify="right", no_wrap=True)
+    table.add_column("outputs")
+    table.add_column("why not", overflow="fold")
     for row in result.remedy_rows():
         table.add_row(*(escape(cell) for cell in row))
     console.print(table)
+    note = (
+        "parameters and MFLOPs are what it adds, for one image; outputs: whether applying it changes a trained host's"
+    )
+    console.print(note, style="dim")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

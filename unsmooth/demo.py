@@ -40,15 +40,26 @@ def main() -> None:
     host.eval()
     test = images[:256]
     plain, ratio = _look(host, test)
-    table = Table("remedy", "new parameters", "outputs move by", f"… after {STEPS} steps", "high frequency, last block",
-                  "folded differs by", "removed differs by", box=box.SIMPLE_HEAD)  # fmt: skip
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("remedy", no_wrap=True)
+    for heading in (
+        "new parameters",
+        "moves outputs",
+        f"after {STEPS} steps",
+        "high freq.",
+        "fold error",
+        "undo error",
+    ):
+        table.add_column(heading, justify="right")
     table.add_row("(plain host)", "", "", "", f"{ratio:.3f}", "", "")
     for key in remedies.list_remedies():
         table.add_row(key, *_row(key, host, plain, test, images, labels))
     console.print(table)
-    console.print("Outputs are logits; differences are the largest over 256 digits. High frequency is ‖HC[X]‖/‖X‖, the")
     console.print(
-        "share of the tokens that is not their mean. A difference of 0 is exact. Next: unsmooth list remedies"
+        "moves outputs: the largest change of a logit over 256 digits, right after applying; 0 is exact.\n"
+        "high freq.: ‖HC[X]‖/‖X‖ of the last block, the share of the tokens that is not their mean.\n"
+        "undo error: the largest change of a logit after removing it again. Next: unsmooth list remedies",
+        style="dim",
     )
 
 
@@ -70,7 +81,7 @@ def _row(key: str, host: nn.Module, plain: Tensor, test: Tensor, images: Tensor,
     removed, _ = _look(model, test)
     return [
         f"{plan.parameters:,}", f"{_far(start, plain):.2g}", f"{_far(trained, plain):.2g}", f"{ratio:.3f}",
-        "stays as it is" if stays else f"{_far(folded, trained):.1e}", f"{_far(removed, plain):.2g}",
+        "not folded" if stays else f"{_far(folded, trained):.1e}", f"{_far(removed, plain):.2g}",
     ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from unsmooth import circulant
 from unsmooth.anatomy import Anatomy, Port
-from unsmooth.bands import along_channels, mean_token
+from unsmooth.bands import add, along_channels, mean_token
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts import Example, example_input, run
 from unsmooth.remedies.attn_scale import ScaledMap
@@ -49,7 +49,7 @@ class MeanFromMap(AttentionPart):
     share: Tensor
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
-        return _add(attend(v), -self.share * v.mean(dim=-2, keepdim=True))
+        return add(attend(v), -self.share * v.mean(dim=-2, keepdim=True))
 
     def matrix(self, weights: Tensor) -> Tensor:
         return weights - self.share / weights.shape[-1]
@@ -67,7 +67,7 @@ class MeanToTokens(Tap):
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         share = along_channels(self.share, x, self.channels_last)
-        return _add(x, share * mean_token(x, self.channels_last))
+        return add(x, share * mean_token(x, self.channels_last))
 
 
 class KeptPaths(Tap):
@@ -89,12 +89,7 @@ class KeptPaths(Tap):
         assert source is not None
         weights = tuple(getattr(self, f"weight{i}") for i in range(self.count))
         paths = circulant.augment(source, circulant.Prepared(weights, self.blocks), self.bias)
-        return _add(x, paths if self.gain is None else paths * self.gain)
-
-
-def _add(x: Tensor, offset: Tensor) -> Tensor:
-    """x + offset, in place where no gradient needs the old x."""
-    return x + offset if torch.is_grad_enabled() else x.add_(offset)
+        return add(x, paths if self.gain is None else paths * self.gain)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def option_text(remedy: Remedy) -> str:
             words.append(f"{name}={'|'.join(option.choices)}")
         else:
             default = str(option.default).lower() if isinstance(option.default, bool) else option.default
-            words.append(f"{name}={'auto' if default is None else default}")
+            words.append(name if default is None else f"{name}={default}")
     return ", ".join(words) or "–"
 
 
@@ -47,3 +47,17 @@ def start_text(remedy: Remedy) -> str:
                     f"unchanged with {name}={value:g}" if isinstance(value, float) else f"unchanged with {name}={value}"
                 )
     return "changed"
+
+
+def facts(remedy: Remedy) -> dict[str, str]:
+    """What a remedy states about itself: the rows of every list and table that is made of the registry."""
+    known = {
+        "options": option_text(remedy),
+        "parameters": remedy.parameters,
+        "outputs": f"{start_text(remedy)} at the start",
+        "fused": remedy.fused,
+        "conflicts": ", ".join(remedy.conflicts) or "–",
+        "departs": remedy.departures,
+        "paper": remedy.paper,
+    }
+    return {label: text for label, text in known.items() if text != "–"}

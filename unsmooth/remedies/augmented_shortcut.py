@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from unsmooth import circulant
 from unsmooth.anatomy import Anatomy, Block, Port
+from unsmooth.bands import add
 from unsmooth.errors import Refusal
 from unsmooth.remedies.base import Option, Options, Placement, Remedy, Tap, register
 from unsmooth.seam import Join
@@ -37,7 +38,7 @@ class AugmentedPaths(Tap):
             source, self.heard = self.heard, None
         assert source is not None
         paths = circulant.augment(source, self.vectors, self.bias)
-        return x + paths if self.gain is None else x.addcmul(paths, self.gain)
+        return add(x, paths) if self.gain is None else x.addcmul(paths, self.gain)
 
 
 class Listener(Tap):
