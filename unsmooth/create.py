@@ -19,7 +19,7 @@ def create_model(spec: str | ModelSpec, pretrained: bool = False, **host_kwargs:
     `host_kwargs` go to the host's own library, on top of the options in the spec. Weights are loaded into the
     host before the remedies are applied.
     """
-    spec = parse(spec) if isinstance(spec, str) else spec
+    spec = spec if isinstance(spec, ModelSpec) else parse(spec)
     if spec.host is None:
         raise UnsmoothError(f"the spec {str(spec)!r} names no host: write HOST+{spec}")
     for part in spec.remedies:  # a mistake in a remedy is found before a large host is built

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LISTED = 30  # names; more than that help nobody
+
 
 class UnsmoothError(ValueError):
     """A mistake in what was asked for. The model is as it was."""
@@ -15,9 +17,10 @@ class Refusal(UnsmoothError):
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UnsmoothError:
-    """The error for a name that does not exist: the nearest one first, then all of them."""
+    """The error for a name that does not exist: the nearest one first, then all of them (three, of very many)."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    listing = f" Known: {', '.join(known)}." if known else " There are none."
+    many = len(known) > LISTED
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.0 if many else 0.5)
+    hint = f" Did you mean {near[0]!r}?" if difflib.get_close_matches(name, near, cutoff=0.5) else ""
+    listing = f" {'Nearest' if many else 'Known'}: {', '.join(near if many else known)}." if known else " There are none."
     return UnsmoothError(f"unknown {what} {name!r}.{hint}{listing}")

@@ -18,16 +18,17 @@ Example = dict[str, Any]
 
 def create_host(part: Part, pretrained: bool = False, **options: Any) -> nn.Module:
     """The host that a spec names, with its own library's options."""
-    library, _, name = part.name.rpartition(":") if part.name.startswith(tuple(_LIBRARIES)) else ("timm", "", part.name)
-    if part.name.startswith("hf:"):  # a hub id or folder may hold colons of its own
-        library, name = "hf", part.name[3:]
+    library, _, name = part.name.partition(":")
+    if library not in _LIBRARIES:  # timm's own names may hold colons too: hf-hub:ID, local-dir:FOLDER
+        library, name = "timm", part.name
+    given = Part(part.name, {**part.options, **options})
     try:
-        return _LIBRARIES[library + ":"](name, pretrained, {**part.options, **options})
-    except TypeError as error:
-        if "keyword argument" not in str(error):
-            raise
-        # The host's own constructor refused an option. Its words name the option; ours name the host.
-        raise UnsmoothError(f"{part.name} does not take these options: {error}") from error
+        return _LIBRARIES[library](name, pretrained, dict(given.options))
+    except UnsmoothError:
+        raise
+    except Exception as error:  # whatever a host's constructor makes of its options; its words name the option
+        reason = (str(error) or "no reason given").splitlines()[0]
+        raise UnsmoothError(f"{library} cannot build {given}: {type(error).__name__}: {reason}") from error
 
 
 def _timm(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
@@ -85,9 +86,9 @@ def _hf(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
 
 
 _LIBRARIES: dict[str, Callable[[str, bool, dict[str, Any]], nn.Module]] = {
-    "timm:": _timm,
-    "hf:": _hf,
-    "torchvision:": _torchvision,
+    "timm": _timm,
+    "hf": _hf,
+    "torchvision": _torchvision,
 }
 
 

@@ -41,8 +41,7 @@ ALIAS = {
     Tensor.contiguous,
     torch.flatten,
     Tensor.flatten,
-    Tensor.unflatten,
-}
+}  # Tensor.unflatten is left out: torch.compile does not find a method written in Python in a set
 
 
 @dataclass

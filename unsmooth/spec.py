@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from unsmooth.errors import UnsmoothError
 
 _NAME_END = "(+"
+_NOT_IN_NAME = re.compile(r"[)\[\],=]")
 _BARE = re.compile(r"[^\s,()+\[\]=\"']+")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
 
@@ -47,17 +48,18 @@ class ModelSpec:
 
 def parse(text: str) -> ModelSpec:
     """Read a whole spec. A mistake is shown in the string, with a caret and what was expected."""
-    parts = _Reader(text).parts()
+    parts = _Reader(text).parts("a host name")
     return ModelSpec(parts[0], tuple(parts[1:]))
 
 
 def parse_part(text: str) -> Part:
     """Read one name with its options, such as `context_broadcast(position=mid)`."""
     reader = _Reader(text)
-    parts = reader.parts()
-    if len(parts) != 1:
-        reader.fail(text.index("+"), "one remedy here; apply several one after the other")
-    return parts[0]
+    part = reader.part("a remedy name")
+    if reader.peek() == "+":
+        reader.fail(reader.at, "one remedy here; apply several one after the other")
+    reader.end()
+    return part
 
 
 def _write(value: Any) -> str:
@@ -87,28 +89,37 @@ def _bare(word: str) -> Any:
 
 class _Reader:
     def __init__(self, text: str):
+        if not isinstance(text, str):
+            raise UnsmoothError(f"expected a spec as a string, such as 'attn_scale', got {type(text).__name__}")
         self.text, self.at = text, 0
 
     def fail(self, at: int, expected: str) -> NoReturn:
-        raise UnsmoothError(f"cannot read the model spec: expected {expected}\n  {self.text}\n  {' ' * at}^")
+        shown = "".join(char if char.isprintable() else " " for char in self.text)  # the caret needs one line
+        raise UnsmoothError(f"cannot read the model spec: expected {expected}\n  {shown}\n  {' ' * at}^")
 
-    def parts(self) -> list[Part]:
-        parts = [self.part("a host name")]
-        while self.at < len(self.text):
-            if self.text[self.at] != "+":
-                self.fail(self.at, "'+' and a remedy, or the end")
+    def parts(self, first: str) -> list[Part]:
+        parts = [self.part(first)]
+        while self.peek() == "+":
             self.at += 1
             parts.append(self.part("a remedy name"))
+        self.end()
         return parts
 
+    def end(self) -> None:
+        if self.at < len(self.text):
+            self.fail(self.at, "'+' and a remedy, or the end")
+
     def part(self, what: str) -> Part:
+        self.skip_space()
         start = self.at
         while self.at < len(self.text) and self.text[self.at] not in _NAME_END:
             self.at += 1
-        name = self.text[start : self.at].strip()
-        if not name or re.search(r"[)\],=]", name):
-            bad = re.search(r"[)\],=]", name)
-            self.fail(start + (bad.start() if bad else 0), what)
+        name = self.text[start : self.at].rstrip()
+        bad = _NOT_IN_NAME.search(name)
+        if bad and bad.start():
+            self.fail(start + bad.start(), "'(' and options, '+' and a remedy, or the end")
+        if bad or not name:
+            self.fail(start, what)
         options: dict[str, Any] = {}
         if self.peek() == "(":
             self.at += 1
@@ -151,7 +162,7 @@ class _Reader:
         self.at = match.end()
         # 1e+5 and 2.0e-3 are numbers: the plus belongs to the exponent, not to the next remedy.
         exponent = re.compile(r"\+\d+(?=\s*[,)\]])").match(self.text, self.at)
-        if exponent and re.fullmatch(r"-?\d+(\.\d*)?[eE]", match.group()):
+        if exponent and re.fullmatch(r"-?(\d+\.?|\d*\.\d+)[eE]", match.group()):
             self.at = exponent.end()
         return _bare(self.text[match.start() : self.at])
 
@@ -171,11 +182,11 @@ class _Reader:
 
     def quoted(self) -> str:
         quote, start = self.text[self.at], self.at
-        match = re.compile(rf"{quote}((?:\\.|[^\\{quote}])*){quote}").match(self.text, self.at)
+        match = re.compile(rf"{quote}((?:\\.|[^\\{quote}])*){quote}", re.DOTALL).match(self.text, self.at)
         if not match:
             self.fail(start, f"a closing {quote}")
         self.at = match.end()
-        return re.sub(r"\\(.)", r"\1", match.group(1))
+        return re.sub(r"\\(.)", r"\1", match.group(1), flags=re.DOTALL)
 
     def peek(self) -> str:
         return self.text[self.at] if self.at < len(self.text) else ""

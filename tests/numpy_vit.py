@@ -1,0 +1,223 @@
+"""A vision transformer in plain NumPy and double precision, written from the equations, with a place for each remedy.
+
+`Reference` runs timm's DeiT from a state dict. A remedy is a subclass that overrides one step and is written from
+its paper's equation, sharing no code with the library.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import erf
+
+Array = np.ndarray
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, eps: float = 1e-6) -> Array:
+    mean = x.mean(-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + eps) * weight + bias
+
+
+def gelu(x: Array) -> Array:
+    return x * 0.5 * (1 + erf(x / np.sqrt(2)))
+
+
+def softmax(p: Array) -> Array:
+    e = np.exp(p - p.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+class Reference:
+    """One image at a time; X is tokens by channels."""
+
+    def __init__(self, state: dict[str, Array], heads: int, patch: int):
+        self.state, self.heads, self.patch = state, heads, patch
+        self.depth = 1 + max(int(k.split(".")[1]) for k in state if k.startswith("blocks."))
+
+    def __call__(self, images: Array) -> Array:
+        return np.stack([self.logits(image.astype(np.float64)) for image in images])
+
+    def __getitem__(self, key: str) -> Array:
+        return self.state[key].astype(np.float64)
+
+    # The steps that a remedy changes.
+
+    def raw_patches(self, patches: Array) -> Array:
+        return patches
+
+    def patch_tokens(self, x: Array) -> Array:
+        return x
+
+    def linear(self, block: str, name: str, x: Array) -> Array:
+        return x @ self[f"{block}.{name}.weight"].T + self[f"{block}.{name}.bias"]
+
+    def scores(self, block: str, head: int, q: Array, k: Array) -> Array:
+        return q @ k.T / np.sqrt(q.shape[1])
+
+    def attention_map(self, block: str, head: int, a: Array) -> Array:
+        return a
+
+    def at(self, block: str, branch: str, position: str, x: Array) -> Array:
+        return x
+
+    def augment(self, block: str, branch: str, y: Array, source: Array) -> Array:
+        return y
+
+    def join(self, block: str, branch: str, x: Array, y: Array) -> Array:
+        return x + y
+
+    # The host.
+
+    def logits(self, image: Array) -> Array:
+        channels, side, _ = image.shape
+        p, n = self.patch, side // self.patch
+        patches = image.reshape(channels, n, p, n, p).transpose(1, 3, 0, 2, 4).reshape(n * n, -1)
+        weight = self["patch_embed.proj.weight"]
+        x = self.raw_patches(patches) @ weight.reshape(len(weight), -1).T + self["patch_embed.proj.bias"]
+        x = np.concatenate([self["cls_token"][0], self.patch_tokens(x)]) + self["pos_embed"][0]
+        for i in range(self.depth):
+            x = self.block(f"blocks.{i}", x)
+        x = layer_norm(x, self["norm.weight"], self["norm.bias"])
+        return x[0] @ self["head.weight"].T + self["head.bias"]
+
+    def block(self, name: str, x: Array) -> Array:
+        source = layer_norm(x, self[f"{name}.norm1.weight"], self[f"{name}.norm1.bias"])
+        x = self.join(name, "attn", x, self.augment(name, "attn", self.attention(name, source), source))
+        source = layer_norm(x, self[f"{name}.norm2.weight"], self[f"{name}.norm2.bias"])
+        return self.join(name, "mlp", x, self.augment(name, "mlp", self.mlp(name, source), source))
+
+    def attention(self, name: str, x: Array) -> Array:
+        x = self.at(name, "attn", "front", x)
+        q, k, v = np.split(self.linear(name, "attn.qkv", x), 3, axis=1)
+        outs = []
+        for h in range(self.heads):
+            own = slice(h * q.shape[1] // self.heads, (h + 1) * q.shape[1] // self.heads)
+            a = softmax(self.scores(name, h, q[:, own], k[:, own]))
+            outs.append(self.attention_map(name, h, a) @ v[:, own])
+        x = self.at(name, "attn", "mid", np.concatenate(outs, 1))
+        return self.at(name, "attn", "end", self.linear(name, "attn.proj", x))
+
+    def mlp(self, name: str, x: Array) -> Array:
+        x = gelu(self.linear(name, "mlp.fc1", self.at(name, "mlp", "front", x)))
+        return self.at(name, "mlp", "end", self.linear(name, "mlp.fc2", self.at(name, "mlp", "mid", x)))
+
+
+class AttnScale(Reference):
+    def attention_map(self, block: str, head: int, a: Array) -> Array:
+        n = len(a)
+        uniform = np.full((n, n), 1 / n)
+        omega = self[f"{block}.attn.unsmooth_attn_scale.omega"][head]
+        return uniform + (1 + omega) * (a - uniform)
+
+
+class FeatScale(Reference):
+    def at(self, block: str, branch: str, position: str, x: Array) -> Array:
+        if (branch, position) != ("attn", "end"):
+            return x
+        low = np.ones((len(x), 1)) @ x.mean(0, keepdims=True)
+        s, t = (self[f"{block}.attn.unsmooth_feat_scale.{name}"] for name in "st")
+        return low * (1 + s) + (x - low) * (1 + t)
+
+
+class ContextBroadcast(Reference):
+    kind, branches, position = "plain", ("mlp",), "end"
+
+    def at(self, block: str, branch: str, position: str, x: Array) -> Array:
+        if branch not in self.branches or position != self.position:
+            return x
+        mean = x.mean(0)
+        plain = (x + mean) / 2
+        if self.kind == "scaled":
+            return x + self[f"{block}.{branch}.unsmooth_context_broadcast.lam"] * mean
+        return {"plain": plain, "gate": x * (x[0] + 1), "hybrid": x * x[0] + plain}[self.kind]
+
+
+class AugmentedShortcut(Reference):
+    scale = 1.0
+    branches = ("attn", "mlp")
+
+    def augment(self, block: str, branch: str, y: Array, source: Array) -> Array:
+        if branch not in self.branches:
+            return y
+        part = f"{block}.{branch}.unsmooth_augmented_shortcut"
+        vectors, bias = self[f"{part}.vectors"], self[f"{part}.bias"]
+        paths = sum(gelu(self.circulant(source, c) + b) for c, b in zip(vectors, bias, strict=True))
+        gain = self.state.get(f"{part}.gain")
+        return y + (paths if gain is None else paths * gain)
+
+    def circulant(self, x: Array, c: Array) -> Array:
+        """Output slice i is IFFT(Σ_j FFT(c^ij)·FFT(x^j))."""
+        slices = np.split(x, c.shape[0], axis=1)
+        rows = [
+            np.fft.ifft(sum(np.fft.fft(c[i, j]) * np.fft.fft(part, axis=1) for j, part in enumerate(slices)), axis=1)
+            for i in range(c.shape[0])
+        ]
+        return np.concatenate(rows, 1).real
+
+    def join(self, block: str, branch: str, x: Array, y: Array) -> Array:
+        return (x + y) * (self.scale if branch in self.branches else 1)
+
+
+class TokenGraying(Reference):
+    transform, epsilon, where, rescale = "dct", 0.95, "embedding", True
+
+    def gray(self, x: Array) -> Array:
+        if self.transform == "svd":
+            u, s, vt = np.linalg.svd(x, full_matrices=False)
+            top = s[0]
+            return u @ np.diag((s / top) ** self.epsilon) @ vt * (top if self.rescale else 1)
+        from scipy.fft import dctn, idctn
+
+        spectrum = dctn(x, norm="ortho")
+        top = np.abs(spectrum).max()
+        grayed = np.sign(spectrum) * (np.abs(spectrum) / top) ** self.epsilon
+        return idctn(grayed * (top if self.rescale else 1), norm="ortho")
+
+    def raw_patches(self, patches: Array) -> Array:
+        return self.gray(patches) if self.where == "patches" else patches
+
+    def patch_tokens(self, x: Array) -> Array:
+        return self.gray(x) if self.where == "embedding" else x
+
+
+class AdderAttention(Reference):
+    identity = True
+
+    def scores(self, block: str, head: int, q: Array, k: Array) -> Array:
+        distances = np.abs(q[:, None] - k[None]).sum(-1)
+        return -distances / np.sqrt(2 * (1 - 2 / np.pi) * q.shape[1])
+
+    def attention_map(self, block: str, head: int, a: Array) -> Array:
+        return a + np.eye(len(a)) if self.identity else a
+
+
+class Adder(AdderAttention):
+    def linear(self, block: str, name: str, x: Array) -> Array:
+        part = f"{block}.unsmooth_adder_{name.replace('.', '_')}"
+        weight, scale, shift = (self[f"{part}.{what}"] for what in ("weight", "scale", "shift"))
+        y = -np.abs(x[:, None] - weight[None]).sum(-1)
+        thirds = 3 if name == "attn.qkv" else 1  # q, k and v are three layers
+        normed = [layer_norm(piece, np.ones(1), np.zeros(1), 1e-5) for piece in np.split(y, thirds, axis=1)]
+        return np.concatenate(normed, 1) * scale + shift
+
+
+class L2Attention(Reference):
+    tau: float | None = None
+
+    def scores(self, block: str, head: int, q: Array, k: Array) -> Array:
+        tau = np.sqrt(q.shape[1]) if self.tau is None else self.tau
+        return -((q[:, None] - k[None]) ** 2).sum(-1) / tau
+
+
+class LogisticAttention(Reference):
+    def scores(self, block: str, head: int, q: Array, k: Array) -> Array:
+        u_q, u_k, b = (self[f"{block}.attn.unsmooth_logistic_attention.{name}"][head] for name in ("u_q", "u_k", "b"))
+        z = (q @ u_q)[:, None] + (k @ u_k)[None] + b
+        return np.where(z > 0, z, 0.2 * z)
+
+
+class NoSkip(Reference):
+    branches = ("attn",)
+
+    def join(self, block: str, branch: str, x: Array, y: Array) -> Array:
+        return y if branch in self.branches else x + y
