@@ -352,7 +352,11 @@ def _patches(record: Trace, modules: dict[str, nn.Module]) -> Patches | None:
         return None
     convolution = call.module
     assert isinstance(convolution, nn.Conv2d)
-    name = next((n for n in reversed(list(_parents(call.name))) if n.split(".")[-1] in PATCH_EMBEDDINGS), call.name)
+    outside_in = reversed(list(_parents(call.name)))
+    named = [
+        n for n in outside_in if n.split(".")[-1] in PATCH_EMBEDDINGS and not isinstance(modules[n], nn.ModuleList)
+    ]
+    name = named[0] if named else call.name
     holder = next(c for c in record.calls if c.name == name)
     shape = holder.output or call.output
     if len(shape) == 4 and shape[-1] != convolution.out_channels:

@@ -41,7 +41,16 @@ class Checkup:
         return [(spans(indices), *row) for row, indices in groups.items()]
 
     def remedy_rows(self) -> list[tuple[str, ...]]:
+        """One row for each remedy: on which blocks, what it adds, what it changes."""
         return [_remedy_row(key, result, len(self.anatomy.blocks)) for key, result in self.plans.items()]
+
+    def reasons(self) -> list[str]:
+        """Why remedies do not work, one line for each reason: `adder, adder_attention, blocks 0–5: …`."""
+        lines: dict[tuple[str, str], list[str]] = {}
+        for key, result in self.plans.items():
+            for where, reason in _reasons(result):
+                lines.setdefault((where, reason), []).append(key)
+        return [f"{', '.join(keys)}{where}: {reason}" for (where, reason), keys in lines.items()]
 
 
 def checkup(spec: str | ModelSpec) -> Checkup:
@@ -82,15 +91,22 @@ def _describe(block: Block) -> tuple[str, ...]:
 
 def _remedy_row(key: str, result: Plan | str, blocks: int) -> tuple[str, ...]:
     if isinstance(result, str):
-        return key, "none", "", "", "", result
+        return key, "none", "", "", ""
     works = [b.block for b in result.blocks if not b.refusal]
-    reasons: dict[str, list[int]] = {}
-    for b in result.blocks:
-        if b.refusal:
-            reasons.setdefault(b.refusal, []).append(b.block)
-    why = "; ".join(f"{spans(where)}: {reason}" for reason, where in reasons.items())
     if not works:
-        return str(result.remedy), "none", "", "", "", "; ".join(reasons)
+        return str(result.remedy), "none", "", "", ""
     where = "once" if remedies.get(key).once else "all" if len(works) == blocks else spans(works)
     start = "unchanged" if result.exact else "changed"
-    return str(result.remedy), where, f"{result.parameters:,}", f"{result.flops / 1e6:,.2f}", start, why
+    return str(result.remedy), where, f"{result.parameters:,}", f"{result.flops / 1e6:,.2f}", start
+
+
+def _reasons(result: Plan | str) -> list[tuple[str, str]]:
+    """Where a remedy does not work and why; "" where that is everywhere."""
+    if isinstance(result, str):
+        return [("", result)]
+    groups: dict[str, list[int]] = {}
+    for block, reason in result.refused.items():
+        groups.setdefault(reason, []).append(block)
+    if len(groups) == 1 and len(result.refused) == len(result.blocks):
+        return [("", next(iter(groups)))]
+    return [(f", block{'s' if len(at) > 1 else ''} {spans(at)}", reason) for reason, at in groups.items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 from rich import box
@@ -19,11 +20,12 @@ from unsmooth.errors import UnsmoothError
 
 app = typer.Typer(
     help="Vision transformers whose tokens collapse: what helps, on the model you already have.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 console = Console()
+STYLE: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "collapse_padding": True}  # fits 80 columns
+_UsageError: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]  # click's, or typer's copy of it
 
 
 @app.command("list")
@@ -56,34 +58,47 @@ def demo() -> None:
 
 
 def _print_checkup(result: Checkup) -> None:
-    console.print(f"[bold]{escape(result.spec)}[/bold]: {result.summary}")
-    blocks = Table("blocks", "attention", "map", "heads", "tokens", "channels", "class token", box=box.SIMPLE_HEAD)
+    console.print(f"[bold]{escape(result.spec)}[/bold]: {result.summary}", highlight=False)
+    blocks = Table("blocks", "attention", "map", "heads", "tokens", "channels", "class token", **STYLE)
     for row in result.anatomy_rows():
         blocks.add_row(*row)
     console.print(blocks)
-    for line in result.skipped:
-        console.print(f"  {escape(line)}")
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("remedy", overflow="fold", min_width=18)
-    table.add_column("blocks")
-    table.add_column("parameters", justify="right", no_wrap=True)
-    table.add_column("MFLOPs", justify="right", no_wrap=True)
-    table.add_column("outputs")
-    table.add_column("why not", overflow="fold")
+    _print_notes(result.skipped)
+    table = Table(**STYLE)
+    table.add_column("remedy", overflow="fold")
+    table.add_column("blocks", overflow="fold")
+    for heading in ("parameters", "MFLOPs"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("outputs", no_wrap=True)
     for row in result.remedy_rows():
         table.add_row(*(escape(cell) for cell in row))
     console.print(table)
-    note = (
-        "parameters and MFLOPs are what it adds, for one image; outputs: whether applying it changes a trained host's"
+    _print_notes(result.reasons())
+    console.print(
+        "parameters and MFLOPs: what it adds, for one image. outputs: whether a trained host's change at once.",
+        style="dim",
+        highlight=False,
     )
-    console.print(note, style="dim")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; a user's mistake is one line on standard error, not a traceback."""
-    warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)  # noqa: T201
-    try:
-        app(args=list(arguments) if arguments is not None else None, standalone_mode=True)
-    except UnsmoothError as error:
-        print(f"unsmooth: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(2)
+def _print_notes(lines: Sequence[str]) -> None:
+    """Each line whole, wrapped at the width of the terminal, and an empty one behind them."""
+    for line in lines:
+        console.print(escape(line), highlight=False)
+    if lines:
+        console.print()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and give its exit code; a user's mistake is one line on standard error, no traceback."""
+    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)  # noqa: T201
+        try:
+            return app(args=given, prog_name="unsmooth", standalone_mode=False) or 0
+        except UnsmoothError as error:
+            mistake = str(error)
+        except _UsageError as error:
+            mistake = f"{error.format_message().rstrip('.')}; try: unsmooth --help"  # type: ignore[attr-defined]
+    print(f"unsmooth: {mistake}", file=sys.stderr)  # noqa: T201
+    return 2

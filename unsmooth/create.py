@@ -25,7 +25,8 @@ def create_model(spec: str | ModelSpec, pretrained: bool = False, **host_kwargs:
     for part in spec.remedies:  # a mistake in a remedy is found before a large host is built
         remedies.get(part.name).read({name: value for name, value in part.options.items() if name != "blocks"})
     model = create_host(spec.host, pretrained, **host_kwargs)
-    model.__dict__[RECORD] = Record(Part(spec.host.name, {**spec.host.options, **host_kwargs}))
+    host = Part(spec.host.name, {**spec.host.options, **host_kwargs})
+    model.__dict__[RECORD] = Record(host if host.writable else None)
     for part in spec.remedies:
         apply(model, str(part))
     return model

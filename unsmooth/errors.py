@@ -17,10 +17,12 @@ class Refusal(UnsmoothError):
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UnsmoothError:
-    """The error for a name that does not exist: the nearest one first, then all of them (three, of very many)."""
+    """The error for a name that does not exist: the nearest one first, then all of them (of very many, three)."""
     known = sorted(known)
-    many = len(known) > LISTED
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.0 if many else 0.5)
-    hint = f" Did you mean {near[0]!r}?" if difflib.get_close_matches(name, near, cutoff=0.5) else ""
-    listing = f" {'Nearest' if many else 'Known'}: {', '.join(near if many else known)}." if known else " There are none."
+    if len(known) > LISTED:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.0)
+        return UnsmoothError(f"unknown {what} {name!r}. Nearest of {len(known)}: {', '.join(near)}.")
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    listing = f" Known: {', '.join(known)}." if known else " There are none."
     return UnsmoothError(f"unknown {what} {name!r}.{hint}{listing}")

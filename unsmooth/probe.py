@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from unsmooth.anatomy import Anatomy, Attention, Block
-from unsmooth.seam import AttentionCall, Seam, is_muted, watchers
+from unsmooth.seam import AttentionCall, Seam, is_muted, muted, watchers
 from unsmooth.surgery import anatomy_of
 from unsmooth.trace import first_tensor
 
@@ -31,13 +31,19 @@ class _Observer(Seam):
         self.running: list[str] = []
 
     def notice(self, call: AttentionCall) -> None:
+        self.weights = None  # a treated softmax has met its values without us
         if self.running:
-            self.tell(*self.cores[self.running[-1]], call)
+            with muted():
+                self.tell(*self.cores[self.running[-1]], call)
 
     def on_attention(self, call: AttentionCall) -> Tensor:
-        if not is_muted():
-            self.notice(call)
+        self.notice(call)
         return super().on_attention(call)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if is_muted():  # a treatment's or a callback's own arithmetic is no attention of the host
+            return func(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 @contextmanager

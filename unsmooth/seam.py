@@ -242,10 +242,12 @@ class Treatment(Seam):
         self.joined = 0
         self.products = 0
         self.attended = 0
+        self.rescored = 0
         self.mapped = 0
 
     def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
         call = fused_call(q, k, v, options)
+        self.rescored += 1
         for part in self.attention:
             call = part.rescore(call, options)
         return self.on_attention(call)
@@ -266,6 +268,7 @@ class Treatment(Seam):
         self.products += 1
         for part in self.attention:
             if part.scores_product == self.products:
+                self.rescored += 1
                 return part.explicit_scores(q, k.transpose(-2, -1))
         return func(q, k)
 
@@ -277,7 +280,8 @@ class Treatment(Seam):
         return F.linear(x, weight, bias)
 
     def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        side = residual_side(self.stream, args) if self.joins else None
+        # A sum with options of its own (alpha) is not ours to change: it stays, and `check` tells.
+        side = residual_side(self.stream, args) if self.joins and not kwargs else None
         if side is None:
             return func(*args, **kwargs)
         here = self.order[self.joined] if self.joined < len(self.order) else "other"
@@ -302,6 +306,7 @@ class Treatment(Seam):
         """Raise where a part was not met: a remedy must never be silently off."""
         met = {
             "attention": not self.attention or self.attended > 0,
+            "attention scores": self.rescored > 0 or not any(part.rescores for part in self.attention),
             "linear layers": self.mapped >= len(self.linears),
             "residual sums": not self.joins or self.joined >= len(self.order),
         }

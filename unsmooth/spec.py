@@ -20,6 +20,7 @@ _NAME_END = "(+"
 _NOT_IN_NAME = re.compile(r"[)\[\],=]")
 _BARE = re.compile(r"[^\s,()+\[\]=\"']+")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
+_WRITABLE = (str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class Part:
         if not self.options:
             return self.name
         return f"{self.name}({', '.join(f'{k}={_write(v)}' for k, v in self.options.items())})"
+
+    @property
+    def writable(self) -> bool:
+        """Whether its string says all of it: a class or a function as an option cannot be written."""
+        return all(_writable(value) for value in self.options.values())
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,10 @@ def parse_part(text: str) -> Part:
         reader.fail(reader.at, "one remedy here; apply several one after the other")
     reader.end()
     return part
+
+
+def _writable(value: Any) -> bool:
+    return all(map(_writable, value)) if isinstance(value, list | tuple) else type(value) in _WRITABLE
 
 
 def _write(value: Any) -> str:

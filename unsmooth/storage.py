@@ -3,19 +3,21 @@
     DIR/model.safetensors    every tensor of the state dict
     DIR/recipe.json          the spec: host, remedies with their options, versions
 
-Both are written to temporary files, synced and renamed, so that a cut never leaves half a checkpoint.
+Both are written to temporary files, synced and renamed, so that a cut never leaves half a file; the weights name
+their spec too, so that a pair of two saves is refused.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -23,23 +25,30 @@ import unsmooth
 from unsmooth.create import create_model
 from unsmooth.errors import UnsmoothError
 from unsmooth.spec import ModelSpec, Part, parse
-from unsmooth.surgery import applied, apply, check_unfolded, record_of, remove
+from unsmooth.surgery import PREFIX, applied, apply, check_unfolded, check_unwrapped, record_of, remove
 
 WEIGHTS, RECIPE = "model.safetensors", "recipe.json"
 FORMAT = 1
+SPEC = "unsmooth"  # the name of the spec in the metadata of the weights
+WRAPPED = re.compile(r"^((module|_orig_mod)\.)+")
 # Where training scripts keep the weights in a checkpoint, best first.
 NESTED = ("state_dict_ema", "model_ema", "state_dict", "model")
 
 
 def save(model: nn.Module, folder: str | Path) -> None:
     """Write a model and what is on it to a folder."""
+    check_unwrapped(model)
     check_unfolded(model)
     spec = applied(model)
     folder = Path(folder)
+    recipe = json.dumps(_recipe(spec), indent=2) + "\n"
+    metadata = {"format": "pt", SPEC: str(spec)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / WEIGHTS, lambda path: save_file(_plain(model), path, metadata={"format": "pt"}))
-        _replace(folder / RECIPE, lambda path: path.write_text(json.dumps(_recipe(spec), indent=2) + "\n"))
+        _replace({
+            folder / WEIGHTS: lambda path: save_file(_plain(model), path, metadata=metadata),
+            folder / RECIPE: lambda path: path.write_text(recipe, encoding="utf-8"),
+        })  # fmt: skip
     except (OSError, SafetensorError) as error:
         raise UnsmoothError(f"cannot write to {folder}: {error}") from error
 
@@ -48,24 +57,36 @@ def load(path: str | Path, model: nn.Module | str | None = None) -> nn.Module:
     """Read a saved folder, or a plain checkpoint file, into a model.
 
     A folder needs no `model` when the saved one was built from a spec; otherwise give the untreated host. A file
-    (safetensors, or PyTorch's own format, read with weights_only) needs a spec or a model to load into.
+    (safetensors, or PyTorch's own format, read with weights_only) needs a spec or a model to load into; where it is
+    of the plain host, remedies stay at their start.
     """
     path = Path(path)
     if path.is_dir():
         spec = _read_recipe(path / RECIPE)
-        return _fill(_host(spec, model), path / WEIGHTS)
+        if not (path / WEIGHTS).exists():
+            raise UnsmoothError(f"{path} holds no {WEIGHTS}: the weights of its {RECIPE} are missing")
+        _check_pair(spec, path)
+        return _load_folder(spec, path, model)
     if not path.exists():
         raise UnsmoothError(f"{path} does not exist: load takes a folder written by save, or a checkpoint file")
     if model is None:
         raise UnsmoothError(f"{path} is a checkpoint file without a recipe; say what it is: load(path, 'SPEC')")
-    return _fill(create_model(model) if isinstance(model, str) else model, path)
+    if isinstance(model, str):
+        model = create_model(model)
+    check_unwrapped(model)
+    weights, own = read_weights(path), model.state_dict()
+    if own.keys().isdisjoint(weights):  # saved from within DataParallel or torch.compile, which prefix every name
+        weights = {WRAPPED.sub("", name): value for name, value in weights.items()}
+    if not any(map(_of_remedy, weights)):
+        weights |= {name: value for name, value in own.items() if _of_remedy(name)}
+    return _fill(model, weights, path)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a checkpoint file, from wherever in it the weights are kept."""
     try:
         if path.suffix == ".safetensors":
-            return dict(load_file(path))
+            return dict(load_file(path))  # names as save wrote them
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # every reader has its own errors for a broken or foreign file
         first = (str(error) or type(error).__name__).splitlines()[0]
@@ -78,14 +99,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise UnsmoothError(
             f"{path} holds no weights: expected tensors by name, or a dict with one of {', '.join(NESTED)}"
         )
-    return {str(key).removeprefix("module."): value for key, value in content.items() if isinstance(value, Tensor)}
+    return {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
 
 
-def _fill(model: nn.Module, path: Path) -> nn.Module:
+def _fill(model: nn.Module, weights: dict[str, Tensor], path: Path) -> nn.Module:
     """Load weights into a model, or say which names and sizes differ and leave it as it was."""
-    if not path.exists():
-        raise UnsmoothError(f"{path} is missing")
-    weights, own = read_weights(path), model.state_dict()
+    own = model.state_dict()
     problems = [
         ("not in the file", sorted(own.keys() - weights.keys())),
         ("not in the model", sorted(weights.keys() - own.keys())),
@@ -97,30 +116,42 @@ def _fill(model: nn.Module, path: Path) -> nn.Module:
         if names
     ]
     if wrong:
-        raise UnsmoothError(f"{path} does not fit {applied(model) or type(model).__name__}: {'; '.join(wrong)}")
+        raise UnsmoothError(f"{path} does not fit {str(applied(model)) or type(model).__name__}: {'; '.join(wrong)}")
     model.load_state_dict(weights)
     return model
 
 
-def _host(spec: ModelSpec, model: nn.Module | str | None) -> nn.Module:
+def _of_remedy(name: str) -> bool:
+    return any(step.startswith(PREFIX) for step in name.split("."))
+
+
+def _load_folder(spec: ModelSpec, folder: Path, model: nn.Module | str | None) -> nn.Module:
     if isinstance(model, str):
-        model = create_model(ModelSpec(parse(model).host))
+        given = parse(model)
+        if given.remedies and given.remedies != spec.remedies:
+            raise UnsmoothError(f"{folder} holds {spec}, not {given}; give its host alone, or nothing")
+        model, spec = None, ModelSpec(given.host, spec.remedies)
     if model is None:
         if spec.host is None:
             raise UnsmoothError(
                 "the saved model was not built from a spec, so its host is unknown; give it: load(path, model=host)"
             )
-        return create_model(spec)
+        weights, built = read_weights(folder / WEIGHTS), create_model(spec)
+        precisions = {value.dtype for value in weights.values() if value.is_floating_point()}
+        if len(precisions) == 1:  # a model given by the caller keeps its own precision
+            built.to(dtype=precisions.pop())
+        return _fill(built, weights, folder)
+    check_unwrapped(model)
     if record_of(model).applications:
         raise UnsmoothError(f"load needs the untreated host, and this model has {applied(model)}; remove(model) first")
     try:
         for part in spec.remedies:
             apply(model, str(part))
-    except UnsmoothError:
+        return _fill(model, read_weights(folder / WEIGHTS), folder)
+    except BaseException:
         if record_of(model).applications:
             remove(model)
         raise
-    return model
 
 
 def _recipe(spec: ModelSpec) -> dict[str, Any]:
@@ -137,19 +168,34 @@ def _recipe(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _read_recipe(path: Path) -> ModelSpec:
+    def read(part: Any) -> Part:
+        return Part(str(part["name"]), dict(part["options"]))
+
+    if not path.exists():
+        raise UnsmoothError(f"{path.parent} holds no {RECIPE}: it was not written by save")
     try:
-        recipe = json.loads(path.read_text())
-        if recipe["format"] != FORMAT:
-            raise UnsmoothError(f"{path} has format {recipe['format']}, this version reads {FORMAT}")
-        host = recipe["host"]
-        return ModelSpec(
-            Part(host["name"], host["options"]) if host else None,
-            tuple(Part(part["name"], part["options"]) for part in recipe["remedies"]),
-        )
-    except FileNotFoundError as error:
-        raise UnsmoothError(f"{path.parent} holds no {RECIPE}: it was not written by save") from error
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        recipe = json.loads(path.read_text(encoding="utf-8"))
+        version = recipe["format"]
+        if version == FORMAT:
+            host = recipe["host"]
+            return ModelSpec(read(host) if host else None, tuple(map(read, recipe["remedies"])))
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise UnsmoothError(f"{path} is not a recipe of unsmooth ({type(error).__name__}: {error})") from error
+    raise UnsmoothError(f"{path} has format {version!r}, and this version of unsmooth reads {FORMAT}; update unsmooth")
+
+
+def _check_pair(spec: ModelSpec, folder: Path) -> None:
+    """Refuse weights and a recipe of two saves: what a cut between the two renames leaves."""
+    try:
+        with safe_open(folder / WEIGHTS, "pt") as file:
+            saved = (file.metadata() or {}).get(SPEC, str(spec))
+    except (OSError, SafetensorError):
+        return  # a broken file: reading its weights says so
+    if saved != str(spec):
+        raise UnsmoothError(
+            f"{folder} holds weights of {saved or 'a plain host'!r} and a {RECIPE} of {str(spec) or 'a plain host'!r}: "
+            "a save was cut short; save again"
+        )
 
 
 def _plain(model: nn.Module) -> dict[str, Tensor]:
@@ -159,16 +205,21 @@ def _plain(model: nn.Module) -> dict[str, Tensor]:
     for name, tensor in model.state_dict().items():
         shared = tensor.untyped_storage().data_ptr() in seen
         seen.add(tensor.untyped_storage().data_ptr())
-        plain[name] = tensor.detach().clone() if shared else tensor.detach().contiguous()
+        tensor = tensor.detach()
+        plain[name] = tensor.clone(memory_format=torch.contiguous_format) if shared else tensor.contiguous()
     return plain
 
 
-def _replace(path: Path, write: Callable[[Path], Any]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _replace(writers: Mapping[Path, Callable[[Path], Any]]) -> None:
+    """Write every file beside its place, and only once all are on the disk, put them there."""
+    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in writers}
     try:
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        for path, write in writers.items():
+            write(temporary[path])
+            with temporary[path].open("rb+") as file:
+                os.fsync(file.fileno())
+        for path, written in temporary.items():
+            os.replace(written, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        for path in temporary.values():
+            path.unlink(missing_ok=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unsmooth import remedies
 from unsmooth.anatomy import CONTAINERS, Anatomy, Block, Port, examine
@@ -121,8 +121,6 @@ def apply(
     done, part, chosen, placements, anatomy = _prepare(model, remedy, blocks, example, options, dry=False)
     for index, why in done.refused.items():
         warnings.warn(f"{part.name} is not on block {index}: {why}", stacklevel=2)
-    record = record_of(model)
-    record.anatomy = anatomy
     fixtures: list[Fixture] = []
     try:
         for placement in placements:
@@ -132,6 +130,8 @@ def apply(
             _detach(model, fixture)
         raise
     resolved = remedies.get(part.name).read({k: v for k, v in part.options.items() if k != "blocks"})
+    record = record_of(model)
+    record.anatomy = anatomy
     record.applications.append(Application(part, resolved, tuple(chosen), tuple(fixtures)))
     model.__dict__[RECORD] = record
     return done
@@ -139,6 +139,7 @@ def apply(
 
 def remove(model: nn.Module, remedy: str | None = None) -> None:
     """Take a remedy off again (all of them, where none is named). The host is as it was, bit for bit."""
+    check_unwrapped(model)
     check_unfolded(model)
     record = record_of(model)
     if remedy is not None:
@@ -187,11 +188,13 @@ def anatomy_of(model: nn.Module, example: Example | None = None) -> Anatomy:
     recorded = record_of(model).anatomy
     if recorded is not None:
         return recorded
+    if isinstance(example, Mapping) and any(isinstance(x, Tensor) and x.shape[:1] != (1,) for x in example.values()):
+        raise UnsmoothError("an example is one image, and this one is a batch; pass example={'image': images[:1]}")
     try:
         return examine(model, example)
     except UnsmoothError:
         raise
-    except (RuntimeError, ValueError, AssertionError, TypeError) as error:
+    except Exception as error:  # a host may fail in any way on an input that it was not made for
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UnsmoothError(
             f"could not run {type(model).__name__} on one example image ({reason}); pass example={{'image': …}}"
@@ -230,8 +233,8 @@ _WRAPPERS = {
 }
 
 
-def check_model(model: Any) -> None:
-    """Refuse what cannot be operated on, and say what can."""
+def check_unwrapped(model: Any) -> None:
+    """Refuse what is no model itself but holds one, and say what to give instead."""
     if not isinstance(model, nn.Module):
         raise UnsmoothError(
             f"expected a PyTorch module, got {type(model).__name__}; build one with unsmooth.create_model(spec)"
@@ -240,7 +243,13 @@ def check_model(model: Any) -> None:
         kind = type(module).__name__
         if kind in _WRAPPERS:
             where = f" (at {name})" if name else ""
-            raise UnsmoothError(f"this model is wrapped in {kind}{where}; treat {_WRAPPERS[kind]}")
+            raise UnsmoothError(f"this model is wrapped in {kind}{where}; give {_WRAPPERS[kind]}")
+
+
+def check_model(model: Any) -> None:
+    """Refuse what cannot be operated on, and say what can."""
+    check_unwrapped(model)
+    for module in model.modules():
         if getattr(module, "_compiled_call_impl", None) is not None:
             raise UnsmoothError("this model was compiled in place by model.compile(); treat it before compiling")
         if isinstance(module, torch.jit.ScriptModule):
@@ -262,12 +271,10 @@ def _prepare(model: nn.Module, text: str, blocks: str | None, example: Example |
     blocks = given.pop("blocks", None) if blocks is None else blocks
     given.pop("blocks", None)
     resolved = remedy.read(given)
+    if remedy.once and blocks is not None:
+        raise UnsmoothError(f"{remedy.key} acts once, on the patch tokens; it takes no blocks, so leave them out")
     anatomy = anatomy_of(model, example)
-    chosen = select_blocks(blocks, len(anatomy.blocks))
-    if remedy.once:
-        if blocks is not None:
-            raise UnsmoothError(f"{remedy.key} acts once, on the patch tokens; it takes no blocks")
-        chosen = [0]
+    chosen = [0] if remedy.once else select_blocks(blocks, len(anatomy.blocks))
     _check_neighbours(record_of(model), remedy, chosen)
     device = torch.device("meta") if dry else torch.device("cpu")
     plans: list[BlockPlan] = []

@@ -58,7 +58,7 @@ class Adder(Remedy):
     )
 
     def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        scores = adder_scores(block, self.key, options["identity"], options["gain"])
+        scores = adder_scores(block, options["identity"], options["gain"])
         linears = [
             Placement(block.name, AdderLinear(linear, options["eta"], options["gain"]), which, linear.weight)
             for which in ("attn", "mlp")

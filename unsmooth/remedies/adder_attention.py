@@ -45,13 +45,11 @@ class AdderScores(ScorePart):
         )
 
 
-def adder_scores(block: Block, key: str, identity: bool, gain: float = 1.0) -> Placement:
+def adder_scores(block: Block, identity: bool, gain: float = 1.0) -> Placement:
     """The placement of adder scores in a block, refused where the identity has no meaning."""
-    attention = plain_scores(block, key)
+    attention = plain_scores(block)
     if identity and attention.queries != attention.keys:
-        raise Refusal(
-            f"its map is {attention.queries} by {attention.keys}, to which no identity can be added; use identity=false"
-        )
+        raise Refusal("it has fewer keys than queries, so no identity can be added to its map; use identity=false")
     return Placement(attention.core, AdderScores(attention, identity, gain), "attn")
 
 
@@ -70,7 +68,7 @@ class AdderAttention(Remedy):
     )
 
     def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        return [adder_scores(block, self.key, options["identity"])]
+        return [adder_scores(block, options["identity"])]
 
     def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
         a = block.core()

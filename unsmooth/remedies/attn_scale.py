@@ -57,7 +57,7 @@ class AttnScale(Remedy):
         return True
 
     def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        attention = over_tokens(block, self.key)
+        attention = over_tokens(block)
         return [Placement(attention.core, ScaledMap(attention))]
 
     def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:

@@ -16,7 +16,7 @@ from unsmooth import circulant
 from unsmooth.anatomy import Anatomy, Block, Port
 from unsmooth.bands import add
 from unsmooth.errors import Refusal
-from unsmooth.remedies.base import Option, Options, Placement, Remedy, Tap, register
+from unsmooth.remedies.base import Option, Options, Placement, Remedy, Tap, branches, register
 from unsmooth.seam import Join
 
 
@@ -79,8 +79,7 @@ class AugmentedShortcut(Remedy):
         return options["start"] == "identity" and options["scale"] == 1.0
 
     def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        both = ("attn", "mlp") if options["branch"] == "both" else (options["branch"],)
-        return [placement for which in both for placement in self.place_one(block, which, options)]
+        return [placement for which in branches(options) for placement in self.place_one(block, which, options)]
 
     def place_one(self, block: Block, which: str, options: Options) -> list[Placement]:
         branch = block.branch(which)
@@ -103,8 +102,7 @@ class AugmentedShortcut(Remedy):
         return placements
 
     def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
-        both = ("attn", "mlp") if options["branch"] == "both" else (options["branch"],)
-        return sum(self.path_flops(block.branch(which).channels, options) * block.tokens for which in both)
+        return sum(self.path_flops(block.branch(which).channels, options) * block.tokens for which in branches(options))
 
     def path_flops(self, channels: int, options: Options) -> int:
         """Operations for one token: the split products, and a pass of additions and GELU over each path."""

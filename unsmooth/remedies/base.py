@@ -111,6 +111,7 @@ class Remedy:
 class AttentionPart(nn.Module):
     """Changes an attention map A. `forward(attend, v)` is A'v given `attend(v)` = Av; `matrix(A)` is A'."""
 
+    rescores = False  # whether it changes the scores, and so must meet them
     scores_product = 0  # which product of an explicit attention it replaces; 0: none
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
@@ -127,6 +128,8 @@ class AttentionPart(nn.Module):
 class ScorePart(AttentionPart):
     """Replaces the scaled dot product of queries and keys by `scores(q, k)`; masks and biases stay."""
 
+    rescores = True
+
     def __init__(self, attention: Attention):
         super().__init__()
         self.scores_product = attention.product
@@ -137,7 +140,7 @@ class ScorePart(AttentionPart):
 
     def explicit_scores(self, q: Tensor, k: Tensor) -> Tensor:
         """For a host with an explicit softmax: q arrives scaled, and the result will be scaled again."""
-        return self.scores(q / self.before, k) / self.after
+        return (self.scores(q / self.before, k) / self.after).to(q.dtype)  # some scores are computed in fp32
 
     def rescore(self, call: AttentionCall, options: dict[str, Any]) -> AttentionCall:
         q, k, v = call.q, call.k, call.v
@@ -201,7 +204,12 @@ class Placement:
     weight: str = ""  # the host's weight that a LinearPart stands in for
 
 
-def over_tokens(block: Block, remedy: str) -> Attention:
+def branches(options: Options) -> tuple[str, ...]:
+    """The branches that an option `branch=attn|mlp|both` means."""
+    return ("attn", "mlp") if options["branch"] == "both" else (options["branch"],)
+
+
+def over_tokens(block: Block) -> Attention:
     """The block's attention, refused unless its map is over tokens."""
     attention = block.core()
     if attention.kind in ("channel", "opaque"):
@@ -210,9 +218,9 @@ def over_tokens(block: Block, remedy: str) -> Attention:
     return attention
 
 
-def plain_scores(block: Block, remedy: str) -> Attention:
+def plain_scores(block: Block) -> Attention:
     """The block's attention, refused unless its scores are a scaled dot product that can be replaced."""
-    attention = over_tokens(block, remedy)
+    attention = over_tokens(block)
     if attention.odd_scores:
         raise Refusal(attention.odd_scores)
     return attention

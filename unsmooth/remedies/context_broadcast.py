@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from unsmooth.anatomy import Anatomy, Block
 from unsmooth.bands import Gain, mix
 from unsmooth.errors import Refusal
-from unsmooth.remedies.base import Mix, Option, Options, Placement, Remedy, Tap, register
+from unsmooth.remedies.base import Mix, Option, Options, Placement, Remedy, Tap, branches, register
 
 
 class Broadcast(Mix):
@@ -74,8 +74,7 @@ class ContextBroadcast(Remedy):
         return options["kind"] == "scaled"
 
     def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        both = ("attn", "mlp") if options["branch"] == "both" else (options["branch"],)
-        return [self.place_one(block, which, options) for which in both]
+        return [self.place_one(block, which, options) for which in branches(options)]
 
     def place_one(self, block: Block, which: str, options: Options) -> Placement:
         branch = block.branch(which)
@@ -90,8 +89,7 @@ class ContextBroadcast(Remedy):
         return Placement(port, ScaledBroadcast(channels, last) if kind == "scaled" else Broadcast(last), which)
 
     def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
-        both = ("attn", "mlp") if options["branch"] == "both" else (options["branch"],)
-        branches = [block.branch(which) for which in both]
         per_channel = {"plain": 3, "scaled": 2, "gate": 2, "hybrid": 5}[options["kind"]]
-        widths = [branch.hidden if options["position"] == "mid" else branch.channels for branch in branches]
-        return per_channel * block.tokens * sum(widths)
+        found = [block.branch(which) for which in branches(options)]
+        width = sum(branch.hidden if options["position"] == "mid" else branch.channels for branch in found)
+        return per_channel * block.tokens * width

@@ -58,7 +58,7 @@ class L2Attention(Remedy):
     )
 
     def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        attention = plain_scores(block, self.key)
+        attention = plain_scores(block)
         return [Placement(attention.core, DistanceScores(attention, options["tau"]))]
 
     def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:

@@ -57,7 +57,7 @@ class LogisticAttention(Remedy):
     )
 
     def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        attention = plain_scores(block, self.key)
+        attention = plain_scores(block)
         return [Placement(attention.core, AdditiveScores(attention))]
 
     def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from unsmooth.anatomy import Anatomy, Block
 from unsmooth.errors import Refusal
-from unsmooth.remedies.base import Option, Options, Placement, Remedy, register
+from unsmooth.remedies.base import Option, Options, Placement, Remedy, branches, register
 from unsmooth.seam import Join
 
 
@@ -24,11 +24,10 @@ class NoSkip(Remedy):
     departures = "None."
 
     def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        both = ("attn", "mlp") if options["branch"] == "both" else (options["branch"],)
-        for which in both:
+        for which in branches(options):
             if block.joins.count(which) != 1:
                 raise Refusal(block.reasons.get(which, f"no single residual sum of its {which} branch was found"))
-        return [Placement(block.name, Join(which, skip=0.0), which) for which in both]
+        return [Placement(block.name, Join(which, skip=0.0), which) for which in branches(options)]
 
     def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
         return 0

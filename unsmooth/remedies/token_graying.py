@@ -40,8 +40,7 @@ def gray_dct(x: Tensor, epsilon: float, rescale: bool, rows: Tensor, columns: Te
     peak = magnitude.amax(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
     # The smallest normal number in front of the power keeps its gradient finite at a zero of the spectrum.
     power = (magnitude / peak).clamp_min(torch.finfo(x.dtype).tiny).pow(epsilon)
-    grayed = torch.copysign(power * peak if rescale else power, spectrum)
-    grayed = torch.where(magnitude > 0, grayed, 0)
+    grayed = spectrum.sign() * (power * peak if rescale else power)
     return rows.mT @ grayed @ columns
 
 
@@ -69,12 +68,12 @@ class GramPower(torch.autograd.Function):
         values, vectors, gains = ctx.saved_tensors
         peak = values[..., -1:].clamp_min(torch.finfo(values.dtype).tiny)
         ratio, power = values / peak, ctx.power
-        alive = (gains > 0).to(values.dtype)
+        alive = (gains > 0).unsqueeze(-1) & (gains > 0).unsqueeze(-2)
         a, b = ratio.unsqueeze(-1), ratio.unsqueeze(-2)
-        near = (a - b).abs() <= 1e-6 * torch.maximum(a, b)
+        near = (a - b).abs() <= 1e-6 * torch.maximum(a.abs(), b.abs())
         slope = power * ((a + b) / 2).clamp_min(torch.finfo(values.dtype).eps).pow(power - 1)
         difference = (gains.unsqueeze(-1) - gains.unsqueeze(-2)) / torch.where(near, 1, a - b)
-        divided = torch.where(near, slope, difference) * alive.unsqueeze(-1) * alive.unsqueeze(-2)
+        divided = torch.where(alive, torch.where(near, slope, difference), 0)
         inner = vectors.mT @ ((grad + grad.mT) / 2) @ vectors
         through_map = vectors @ (divided * inner) @ vectors.mT / peak.unsqueeze(-1)
         # G/λ_max also moves with λ_max, along the last eigenvector.
@@ -98,7 +97,7 @@ def gray_svd(x: Tensor, epsilon: float, rescale: bool) -> Tensor:
                 if wide.requires_grad
                 else values[..., -1:, None].sqrt()
             )
-            grayed = grayed / largest.clamp_min(torch.finfo(grayed.dtype).tiny)
+            grayed = grayed / torch.where(largest > 0, largest, 1)
         return grayed.to(x.dtype)
 
 

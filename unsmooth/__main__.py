@@ -1,0 +1,7 @@
+"""`python -m unsmooth` is the command line."""
+
+import sys
+
+from unsmooth.cli import main
+
+sys.exit(main())
