@@ -61,7 +61,9 @@ def same_gradients(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
     assert a
     assert a.keys() == b.keys()
     for name in a:
-        torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            a[name], b[name], rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 @pytest.mark.slow

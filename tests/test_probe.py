@@ -21,7 +21,7 @@ from unsmooth.seam import AttentionCall, Treatment, is_muted, watchers
 from unsmooth.trace import first_tensor
 
 KINDS = {name: ["global", "global"] for name in ALL} | {
-    **dict.fromkeys(("swin", "hf_swin", "torchvision_swin"), ["windowed", "windowed", "global"]),
+    **{name: ["windowed", "windowed", "global"] for name in ("swin", "hf_swin", "torchvision_swin")},
     "pvt_v2": ["pooled-kv", "pooled-kv", "pooled-kv", "global"],
 }
 HOSTS = ("deit", "cait", "swin", "hf_vit", "torchvision_vit")

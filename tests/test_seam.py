@@ -358,7 +358,8 @@ def test_the_class_of_a_treated_module() -> None:
 def test_treated_modules_stay_what_they_are() -> None:
     model, plain = treat(host("deit"), "attn_scale+no_skip"), host("deit")
     changed = 0
-    for (name, module), own in zip(plain.named_modules(), (model.get_submodule(n) for n, _ in plain.named_modules())):
+    for name, module in plain.named_modules():
+        own = model.get_submodule(name)
         assert isinstance(own, type(module)), name
         assert type(own).__name__ == type(module).__name__
         changed += type(own) is not type(module)

@@ -11,7 +11,7 @@ from unsmooth.anatomy import Anatomy, Block
 from unsmooth.create import create_model
 from unsmooth.errors import UnsmoothError
 from unsmooth.spec import ModelSpec, parse
-from unsmooth.surgery import Plan, anatomy_of, plan
+from unsmooth.surgery import Plan, anatomy_of, plan, record_of
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,10 @@ def checkup(spec: str | ModelSpec) -> Checkup:
     # The remedies of a spec are put to the test with their own options, the others with their defaults.
     asked = {part.name: str(part) for part in spec.remedies}
     host = create_model(ModelSpec(spec.host)) if asked else model
+    anatomy = anatomy_of(host)
+    record_of(host).anatomy = anatomy  # read once, not for every remedy
     results = {key: _try(host, asked.get(key, key)) for key in remedies.list_remedies()}
-    return Checkup(str(spec), sum(p.numel() for p in model.parameters()), anatomy_of(host), results)
+    return Checkup(str(spec), sum(p.numel() for p in model.parameters()), anatomy, results)
 
 
 def _try(model: nn.Module, remedy: str) -> Plan | str:

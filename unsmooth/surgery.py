@@ -42,7 +42,7 @@ class Fixture:
 
 @dataclass(frozen=True)
 class Application:
-    """A remedy as applied: its spec, where its parts hang, and which blocks refused it."""
+    """A remedy as applied: its spec, the blocks that it is on, and where its parts hang."""
 
     part: Part
     options: dict[str, Any]
@@ -132,7 +132,8 @@ def apply(
     resolved = remedies.get(part.name).read({k: v for k, v in part.options.items() if k != "blocks"})
     record = record_of(model)
     record.anatomy = anatomy
-    record.applications.append(Application(part, resolved, tuple(chosen), tuple(fixtures)))
+    on = tuple(index for index in chosen if index not in done.refused)
+    record.applications.append(Application(part, resolved, on, tuple(fixtures)))
     model.__dict__[RECORD] = record
     return done
 
@@ -146,10 +147,8 @@ def remove(model: nn.Module, remedy: str | None = None) -> None:
         remedies.get(remedy)
     going = [a for a in record.applications if remedy in (None, a.part.name)]
     if not going:
-        has = ", ".join(a.part.name for a in record.applications) or "none"
-        raise UnsmoothError(
-            f"{remedy or 'no remedy'} is not on this model, so there is nothing to remove (it has: {has})"
-        )
+        has = ", ".join(dict.fromkeys(a.part.name for a in record.applications)) or "none"
+        raise UnsmoothError(f"there is nothing to remove: {remedy or 'a remedy'} is not on this model (it has: {has})")
     for application in reversed(going):
         for fixture in reversed(application.fixtures):
             _detach(model, fixture)
@@ -372,9 +371,11 @@ def _child_name(home: nn.Module, key: str, placement: Placement) -> str:
 
 def _freeze(model: nn.Module, weight: str) -> tuple[str, ...]:
     """Stop the gradients of a weight and bias that a stand-in makes idle; the names of those that had some."""
-    idle = (weight, weight.removesuffix("weight") + "bias")
-    owner = model.get_submodule(weight.rpartition(".")[0])
-    own = {f"{weight.rpartition('.')[0]}.{name}": p for name, p in owner.named_parameters(recurse=False)}
+    layer = weight.rpartition(".")[0]
+    idle = [weight, weight.removesuffix("weight") + "bias"]
+    if layer.endswith("qkv"):  # BEiT and EVA keep the biases of queries and values beside the layer
+        idle += [f"{layer.rpartition('.')[0]}.{name}" for name in ("q_bias", "v_bias")]
+    own = dict(model.named_parameters())
     frozen = tuple(name for name in idle if name in own and own[name].requires_grad)
     for name in frozen:
         own[name].requires_grad_(False)
