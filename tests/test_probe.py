@@ -17,8 +17,9 @@ import unsmooth
 from tests.small_hosts import ALL, host, outputs, treat
 from unsmooth.anatomy import Attention, Block
 from unsmooth.probe import probe
-from unsmooth.seam import AttentionCall, Treatment, is_muted, watchers
+from unsmooth.seam import AttentionCall
 from unsmooth.trace import first_tensor
+from unsmooth.treatment import Treatment, is_muted, watchers
 
 KINDS = {name: ["global", "global"] for name in ALL} | {
     **{name: ["windowed", "windowed", "global"] for name in ("swin", "hf_swin", "torchvision_swin")},

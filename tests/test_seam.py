@@ -13,17 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.small_hosts import ALL, host, outputs, treat
-from unsmooth.seam import (
-    AttentionCall,
-    Fittings,
-    Join,
-    Seam,
-    Treatment,
-    fittings,
-    multi_head_attention,
-    release,
-    treated_class,
-)
+from unsmooth.seam import AttentionCall, Seam, multi_head_attention
+from unsmooth.treatment import Fittings, Join, Treatment, fittings, release, treated_class
 
 
 class Witness(Seam):

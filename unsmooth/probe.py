@@ -14,9 +14,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from unsmooth.anatomy import Anatomy, Attention, Block
-from unsmooth.seam import AttentionCall, Seam, is_muted, muted, watchers
+from unsmooth.seam import AttentionCall, Seam
 from unsmooth.surgery import anatomy_of
 from unsmooth.trace import first_tensor
+from unsmooth.treatment import is_muted, muted, watchers
 
 OnTokens = Callable[[Block, Tensor], None]
 OnAttention = Callable[[Block, Attention, AttentionCall], None]

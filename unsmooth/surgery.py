@@ -21,8 +21,8 @@ from unsmooth.anatomy import CONTAINERS, Anatomy, Block, Port, examine
 from unsmooth.errors import Refusal, UnsmoothError
 from unsmooth.hosts import Example
 from unsmooth.remedies.base import LinearPart, Placement, Remedy, Tap
-from unsmooth.seam import Join, fittings, release
 from unsmooth.spec import ModelSpec, Part, parse_part
+from unsmooth.treatment import Join, fittings, release
 
 RECORD = "_unsmooth_record"
 PREFIX = "unsmooth_"

@@ -17,7 +17,7 @@ from unsmooth.anatomy import Anatomy, Block, Port
 from unsmooth.bands import add
 from unsmooth.errors import Refusal
 from unsmooth.remedies.base import Option, Options, Placement, Remedy, Tap, branches, register
-from unsmooth.seam import Join
+from unsmooth.treatment import Join
 
 
 class AugmentedPaths(Tap):

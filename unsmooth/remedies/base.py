@@ -7,7 +7,7 @@ one block. It changes nothing; `unsmooth.surgery` does. The parts are small modu
     Tap             changes the tokens that pass a port; the module itself is the hook
     LinearPart      stands in for a linear layer
 
-and a residual sum is changed by `seam.Join`, which has no parameters.
+and a residual sum is changed by `treatment.Join`, which has no parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from unsmooth.anatomy import Anatomy, Attention, Block, Port
 from unsmooth.bands import Gain, mix
 from unsmooth.errors import Refusal, UnsmoothError, unknown
-from unsmooth.seam import Attend, AttentionCall, Join, softmax_call
+from unsmooth.seam import Attend, AttentionCall, softmax_call
+from unsmooth.treatment import Join
 
 Options = Mapping[str, Any]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from unsmooth.anatomy import Anatomy, Block
 from unsmooth.errors import Refusal
 from unsmooth.remedies.base import Option, Options, Placement, Remedy, branches, register
-from unsmooth.seam import Join
+from unsmooth.treatment import Join
 
 
 @register
