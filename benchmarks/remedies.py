@@ -4,7 +4,7 @@ DeiT-S/16 at 224, batch 8, fp32, all cores. All arms run interleaved in one proc
 round; a share is the host's time in that round over the arm's, and the table shows the median and the quartiles
 over rounds. The machine is noisy: compare shares, not times.
 
-    python benchmarks/remedies.py [--host SPEC] [--batch 8] [--rounds 15] [--training-rounds 5] [--only NAME …]
+    python benchmarks/remedies.py [--host SPEC] [--batch 8] [--rounds 7] [--training-rounds 3] [--only NAME …]
                                   [--markdown FILE] [--skip-training] [--budget 4]
 """
 
@@ -106,8 +106,8 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--host", default="deit_small_patch16_224")
     options.add_argument("--batch", type=int, default=8)
-    options.add_argument("--rounds", type=int, default=15)
-    options.add_argument("--training-rounds", type=int, default=5)
+    options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--training-rounds", type=int, default=3)
     options.add_argument("--only", nargs="*", default=ARMS)
     options.add_argument("--markdown", type=Path)
     options.add_argument("--skip-training", action="store_true")

@@ -176,7 +176,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(name: str, case: str) -
     else:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     passes = Passes()
-    core = unsmooth.surgery.anatomy_of(model).blocks[0].attentions[0].core
+    core = unsmooth.planning.anatomy_of(model).blocks[0].attentions[0].core
     model.get_submodule(core).register_forward_hook(passes)
     same_gradients(step(model, given), wanted)
     assert passes.count == 2, "a checkpointed block runs again in the backward pass"

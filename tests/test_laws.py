@@ -13,9 +13,9 @@ from torch import nn
 import unsmooth
 from tests.small_hosts import ALL, CASES, HOSTS, REFUSED, host, outputs, treat
 from unsmooth import remedies
+from unsmooth.record import RECORD
 from unsmooth.remedies.base import REGISTRY
 from unsmooth.spec import parse_part
-from unsmooth.surgery import RECORD
 
 PAIRS = [(name, case) for name in ALL for case in CASES]
 

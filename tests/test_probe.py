@@ -100,7 +100,7 @@ def test_a_callback_that_fails_leaves_nothing(callback: str, name: str, case: st
 def test_a_model_that_fails_leaves_nothing_and_the_next_pass_is_seen(name: str, case: str) -> None:
     """It fails inside its attention, the worst place: the probe is in the middle of that module."""
     model = treat(host(name), case) if case else host(name)
-    core = model.get_submodule(unsmooth.surgery.anatomy_of(model).blocks[1].attentions[0].core)
+    core = model.get_submodule(unsmooth.planning.anatomy_of(model).blocks[1].attentions[0].core)
     plain, before = outputs(model, name), traces_left(model)
     seen: list[int] = []
     with probe(model, on_attention=lambda block, attention, call: seen.append(block.index)):
@@ -117,7 +117,7 @@ def test_a_model_that_fails_leaves_nothing_and_the_next_pass_is_seen(name: str, 
 @pytest.mark.parametrize(("name", "case"), [*((name, "") for name in ALL), ("deit", "no_skip"), ("swin", "feat_scale")])
 def test_tokens_are_what_each_block_gives_out(name: str, case: str) -> None:
     model = treat(host(name), case) if case else host(name)
-    anatomy = unsmooth.surgery.anatomy_of(model)
+    anatomy = unsmooth.planning.anatomy_of(model)
     given: list[Tensor | None] = []
     for block in anatomy.blocks:
         model.get_submodule(block.name).register_forward_hook(lambda _, __, out: given.append(first_tensor(out)))
@@ -252,7 +252,7 @@ def test_two_probes_do_not_see_each_other() -> None:
         model = treat(host("deit"), case) if case else host("deit")
         outer: list[Tensor] = []
         inner: list[Tensor] = []
-        anatomy = unsmooth.surgery.anatomy_of(model)  # examining the model again would be one more pass to see
+        anatomy = unsmooth.planning.anatomy_of(model)  # examining the model again would be one more pass to see
         with probe(model, **look_at_all(outer)), probe(model, **look_at_all(inner), anatomy=anatomy):
             outputs(model, "deit")
         assert len(outer) == len(inner) == 4

@@ -20,8 +20,8 @@ from tests.test_laws import fingerprint, same
 from unsmooth import UnsmoothError
 from unsmooth.bands import mix
 from unsmooth.errors import Refusal
+from unsmooth.planning import select_blocks
 from unsmooth.probe import probe
-from unsmooth.surgery import select_blocks
 
 STACK = ("attn_scale", "feat_scale", "context_broadcast", "augmented_shortcut", "token_graying")
 
@@ -299,7 +299,7 @@ def scripted(model: nn.Module) -> nn.Module:
     [
         (torch.compile, r"wrapped in OptimizedModule; give the model that was given to torch\.compile"),
         (compiled_in_place, r"compiled in place by model\.compile\(\); treat it before compiling"),
-        (nn.DataParallel, r"wrapped in DataParallel; give model\.module, then wrap again"),
+        (nn.DataParallel, r"wrapped in DataParallel; give model\.module, and use DistributedDataParallel"),
         (nn.parallel.DistributedDataParallel, r"wrapped in DistributedDataParallel; give model\.module"),
         (lambda model: nn.Sequential(nn.DataParallel(model)), r"wrapped in DataParallel \(at 0\); give model\.module"),
         (scripted, r"TorchScript, whose forward is frozen; treat the Python model"),

@@ -5,9 +5,11 @@ __version__ = "0.1.0"
 from unsmooth.create import create_model
 from unsmooth.errors import UnsmoothError
 from unsmooth.folding import fold
+from unsmooth.planning import plan
+from unsmooth.record import applied, parts
 from unsmooth.remedies import list_remedies
 from unsmooth.storage import load, save
-from unsmooth.surgery import applied, apply, parts, plan, remove
+from unsmooth.surgery import apply, remove
 
 __all__ = [
     "UnsmoothError",

@@ -45,9 +45,11 @@ class Attention:
     queries: int
     keys: int
     head_channels: int
+    value_channels: int
     images: int = 1  # maps an image: 1, or the number of windows
     product: int = 0
-    scale_before: float = 1.0
+    scale_q: float = 1.0
+    scale_k: float = 1.0
     scale_after: float = 1.0
     odd_scores: str = ""
 
@@ -144,6 +146,9 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
     names = list(dict.fromkeys(name for name in owners.values() if name))
     if not record.attentions:
         names = [name for name, module in modules.items() if _class_name(module) in ATTENTION_FREE_BLOCKS]
+    if record.attentions and not names:
+        cores = ", ".join(dict.fromkeys(event.core or "the model itself" for event in record.attentions))
+        raise UnsmoothError(f"{type(model).__name__} runs attention in {cores}, and no list of blocks holds it")
     if not names:
         raise UnsmoothError(
             f"{type(model).__name__} ran no attention that unsmooth can see (no scaled_dot_product_attention, no "
@@ -182,11 +187,15 @@ def _parents(name: str) -> Iterable[str]:
 
 def _block_of(core: str, modules: dict[str, nn.Module], run: set[str]) -> str:
     """The block of an attention: the nearest member of a list of modules that runs and is not a list itself."""
-    for name in _parents(core):
-        holder = modules[name.rpartition(".")[0]]
-        if isinstance(holder, CONTAINERS) and not isinstance(modules[name], CONTAINERS) and name in run:
-            return name if name != core else ""
-    return ""
+    members = [
+        name
+        for name in _parents(core)
+        if isinstance(modules[name.rpartition(".")[0]], CONTAINERS)
+        and not isinstance(modules[name], CONTAINERS)
+        and name in run
+    ]
+    outside = [name for name in members if name != core]
+    return next(iter(outside or members), "")
 
 
 def _inside(name: str, holder: str | None) -> bool:
@@ -204,7 +213,10 @@ def _block(index: int, name: str, events: list[AttentionEvent], record: Trace, m
     attentions = tuple(_attention(event, modules, tokens, channels) for event in events)
     attn = mlp = None
     attn_module: str | None = None
-    if len(events) == 1:
+    own = any(event.core == name for event in events)
+    if own:
+        reasons["attn"] = reasons["mlp"] = "its attention and MLP are not modules of their own"
+    elif len(events) == 1:
         attn_module = _attention_branch(name, events[0].core, modules)
         attn = _branch(attn_module, [e for e in linears if _inside(e.stack[-1], attn_module)], attentions[0],
                        inside, sums, modules, tokens, channels)  # fmt: skip
@@ -214,12 +226,12 @@ def _block(index: int, name: str, events: list[AttentionEvent], record: Trace, m
         reasons["attn"] = "it has no softmax attention"
     after = max((event.at for event in events), default=0)
     rest = [e for e in linears if not _inside(e.stack[-1], attn_module) and e.weight and e.at > after]
-    if len(events) == 1 and len(rest) >= 2:
+    if len(events) == 1 and len(rest) >= 2 and not own:
         holder = _common_module(name, [e.stack for e in rest])
         mlp = _branch(holder, rest, None, inside, sums, modules, tokens, channels)
     else:
-        reasons["mlp"] = "no MLP of linear layers was found after its attention"
-    joins = _joins(sums, events, rest) if events else ("attn",) * len(sums)
+        reasons.setdefault("mlp", "no MLP of linear layers was found after its attention")
+    joins = () if own else _joins(sums, events, rest) if events else ("attn",) * len(sums)
     class_token = class_parameter and patches is not None and tokens > patches.tokens
     return Block(index, name, tokens, channels, class_token, attentions, attn, mlp, joins, reasons)
 
@@ -247,7 +259,7 @@ def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int
         kind = "opaque"
     elif q[-2] == 1 and event.keys > 1:
         kind = "class-query"
-    elif v[-1] == tokens and event.keys != tokens and event.keys * heads == channels:
+    elif v[-1] == tokens and event.keys * heads == channels and (event.keys != tokens or event.tokens_last):
         kind = "channel"
     elif images > 1:
         kind = "windowed"
@@ -257,8 +269,8 @@ def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int
         kind = "pooled-kv"
     else:
         kind = "opaque"
-    return Attention(event.core, kind, event.via, heads, axis, q[-2], event.keys, q[-1], images, event.product,
-                     event.scale_before, event.scale_after, event.odd_scores)  # fmt: skip
+    return Attention(event.core, kind, event.via, heads, axis, q[-2], event.keys, q[-1], v[-1], images, event.product,
+                     event.scale_q, event.scale_k, event.scale_after, event.odd_scores)  # fmt: skip
 
 
 def _attention_branch(block: str, core: str, modules: dict[str, nn.Module]) -> str:
@@ -294,9 +306,14 @@ def _branch(module: str | None, events: list[LinearEvent], attention: Attention 
             return Port(call.name, side, channels_last=False)
         return None
 
-    events = [e for e in events if e.weight and not (attention and e.inputs == e.outputs == attention.heads)]
+    if attention is not None:  # q, k, v and projection; not a mix of heads, nor an MLP that makes position biases
+        widths = (channels, attention.heads * attention.value_channels)
+        events = [e for e in events if e.inputs in widths and e.outputs != attention.heads]
+    events = [e for e in events if e.weight]
     layers = tuple(_linear(event, attention, module) for event in events)
     whole = called(module)
+    if whole is not None and not all(shape and shape[-1] == channels for shape in (whole.input, whole.output)):
+        module = None  # it changes the width, or holds its channels in front: no tap may treat it as tokens
     first = called(events[0].stack[-1]) if events else None
     last = called(events[-1].stack[-1]) if events else None
     hidden = events[-1].inputs if events else channels

@@ -11,7 +11,6 @@ into one weight matrix.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 Gain = Tensor | float
@@ -47,8 +46,3 @@ def mix(x: Tensor, low: Gain, high: Gain, channels_last: bool = True) -> Tensor:
     if isinstance(high, Tensor):
         return offset.addcmul(x, high)
     return offset.add(x, alpha=high)
-
-
-def add(x: Tensor, offset: Tensor) -> Tensor:
-    """x + offset, written over x where no gradient needs the old one: for a fresh output that nobody else reads."""
-    return x + offset if torch.is_grad_enabled() else x.add_(offset)

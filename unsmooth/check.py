@@ -10,8 +10,9 @@ from unsmooth import remedies
 from unsmooth.anatomy import Anatomy, Block
 from unsmooth.create import create_model
 from unsmooth.errors import UnsmoothError
+from unsmooth.planning import Plan, anatomy_of, plan
+from unsmooth.record import record_of
 from unsmooth.spec import ModelSpec, parse
-from unsmooth.surgery import Plan, anatomy_of, plan, record_of
 
 
 @dataclass(frozen=True)

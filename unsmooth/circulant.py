@@ -75,6 +75,8 @@ def augment(x: Tensor, vectors: Tensor | Prepared, bias: Tensor) -> Tensor:
 
     ``vectors`` is either the ``[T, b, b, m]`` parameter or what ``prepare`` made of it.
     """
+    if x.shape[-1] != bias.shape[-1]:
+        raise ValueError(f"expected tokens of {bias.shape[-1]} channels, got {x.shape[-1]}")
     weights, b = vectors if isinstance(vectors, Prepared) else prepare(vectors)
     t, d = bias.shape
     levels = len(weights) - 1

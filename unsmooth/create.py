@@ -9,8 +9,9 @@ from torch import nn
 from unsmooth import remedies
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts import create_host
+from unsmooth.record import RECORD, Record
 from unsmooth.spec import ModelSpec, Part, parse
-from unsmooth.surgery import RECORD, Record, apply
+from unsmooth.surgery import apply
 
 
 def create_model(spec: str | ModelSpec, pretrained: bool = False, **host_kwargs: Any) -> nn.Module:

@@ -14,21 +14,24 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth import circulant
 from unsmooth.anatomy import Anatomy, Port
-from unsmooth.bands import add, along_channels, mean_token
+from unsmooth.bands import along_channels, mean_token
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts import Example, example_input, run
+from unsmooth.planning import anatomy_of
+from unsmooth.record import Fixture, check_model, check_unfolded, record_of
 from unsmooth.remedies.attn_scale import ScaledMap
 from unsmooth.remedies.augmented_shortcut import AugmentedPaths, Listener
 from unsmooth.remedies.base import AttentionPart, Mix, Tap
 from unsmooth.seam import Attend
-from unsmooth.surgery import Fixture, anatomy_of, check_model, check_unfolded, record_of
 from unsmooth.trace import first_tensor
+from unsmooth.treatment import fittings
 
 SMALLEST_GAIN = 1e-3  # below this, a gain cannot be divided out again without losing digits
 TOLERANCE = 1e-4  # of the largest output, in single precision
@@ -49,7 +52,9 @@ class MeanFromMap(AttentionPart):
     share: Tensor
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
-        return add(attend(v), -self.share * v.mean(dim=-2, keepdim=True))
+        out, mean = attend(v), -self.share * v.mean(dim=-2, keepdim=True)
+        # Nobody else has seen this output yet: write over it where no gradient needs it.
+        return out + mean if torch.is_grad_enabled() else out.add_(mean)
 
     def matrix(self, weights: Tensor) -> Tensor:
         return weights - self.share / weights.shape[-1]
@@ -67,7 +72,7 @@ class MeanToTokens(Tap):
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         share = along_channels(self.share, x, self.channels_last)
-        return add(x, share * mean_token(x, self.channels_last))
+        return x + share * mean_token(x, self.channels_last)
 
 
 class KeptPaths(Tap):
@@ -89,7 +94,7 @@ class KeptPaths(Tap):
         assert source is not None
         weights = tuple(getattr(self, f"weight{i}") for i in range(self.count))
         paths = circulant.augment(source, circulant.Prepared(weights, self.blocks), self.bias)
-        return add(x, paths if self.gain is None else paths * self.gain)
+        return x + (paths if self.gain is None else paths * self.gain)
 
 
 @dataclass(frozen=True)
@@ -113,10 +118,13 @@ def fold(model: nn.Module, example: Example | None = None) -> nn.Module:
     record = record_of(model)
     if not record.applications:
         raise UnsmoothError("there is nothing to fold: no remedy is on this model")
-    example = example_input(model) if example is None else example
-    anatomy = anatomy_of(model)
+    anatomy, dtype = anatomy_of(model), next(model.parameters()).dtype
     folded: nn.Module = copy.deepcopy(model).eval()
-    wanted = _outputs(folded, example)
+    if torch.finfo(dtype).bits < 32:
+        folded = folded.float()  # a half-precision host is folded and checked in single precision, then rounded once
+    example = example_input(folded) if example is None else example
+    places = sorted({f.at for a in record.applications for f in a.fixtures} | {block.name for block in anatomy.blocks})
+    wanted = _outputs(folded, example, places)
     done: list[str] = []
     for application in record_of(folded).applications:
         name = application.part.name
@@ -124,24 +132,44 @@ def fold(model: nn.Module, example: Example | None = None) -> nn.Module:
         try:
             if not [fixture for fixture in application.fixtures if _fold_one(attempt, fixture, anatomy)]:
                 raise CannotFold("a residual sum has no weights to fold into")
-            difference = (_outputs(attempt, example) - wanted).abs().max()
-            if not difference <= TOLERANCE * wanted.abs().max().clamp_min(1e-6):
-                raise CannotFold(f"folded, its outputs would differ by {difference:.2g}")
+            _compare(_outputs(attempt, example, places), wanted)
         except CannotFold as reason:
             warnings.warn(f"{name} stays as it is: {reason}", stacklevel=2)
             continue
         folded = attempt
         done.append(name)
     record_of(folded).folded = tuple(done)
-    return folded
+    return folded.to(dtype)
 
 
-def _outputs(model: nn.Module, example: Example) -> Tensor:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # some hosts draw at random also in eval mode (ViLT shuffles its patches)
-        out = first_tensor(run(model, example))
-    assert out is not None
-    return out.float()
+def _outputs(model: nn.Module, example: Example, places: list[str]) -> dict[str, Tensor]:
+    """What the model gives, and what the modules at `places` give on the way: a zero head hides nothing."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str, output: Any) -> None:
+        tensor = first_tensor(output)
+        if tensor is not None:
+            seen[name] = tensor.detach().clone()
+
+    hooks = [
+        model.get_submodule(name).register_forward_hook(lambda module, args, output, name=name: keep(name, output))
+        for name in places
+    ]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # some hosts draw at random also in eval mode (ViLT shuffles its patches)
+            keep("the outputs", run(model, example))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return seen
+
+
+def _compare(actual: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    for name, value in wanted.items():
+        difference, scale = (actual[name] - value).abs().max(), value.abs().max()
+        if not difference <= TOLERANCE * scale:
+            raise CannotFold(f"folded, {name} would differ by {difference:.2g} of {scale:.2g}")
 
 
 def _fold_one(model: nn.Module, fixture: Fixture, anatomy: Anatomy) -> bool:
@@ -153,6 +181,9 @@ def _fold_one(model: nn.Module, fixture: Fixture, anatomy: Anatomy) -> bool:
     if isinstance(part, Listener):
         raise CannotFold("its branch is spread over two modules")
     if isinstance(part, ScaledMap):
+        behind = fittings(at).attention[fittings(at).attention.index(part) + 1 :]
+        if any(type(other).forward is not AttentionPart.forward for other in behind):
+            raise CannotFold("another remedy changes its map further")
         rows, head_channels = _value_rows(model, fixture.at, anatomy)
         gain = 1 + part.omega
         _scale(rows, _large(gain).repeat_interleave(head_channels))
@@ -196,6 +227,8 @@ def _value_rows(model: nn.Module, core: str, anatomy: Anatomy) -> tuple[Rows, in
     if not named and not joint:
         raise CannotFold("the weight that makes the values was not found")
     linear = named[0] if named else joint[-1]
+    if attention.value_channels != attention.head_channels:
+        raise CannotFold("its values have another width than its keys")
     rows = slice(linear.outputs - width, None)
     owner = model.get_submodule(linear.weight.rpartition(".")[0])
     bias = getattr(owner, linear.weight.split(".")[-1].removesuffix("weight") + "bias", None)

@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from unsmooth.anatomy import Anatomy, Attention, Block
+from unsmooth.planning import anatomy_of
 from unsmooth.seam import AttentionCall, Seam
-from unsmooth.surgery import anatomy_of
 from unsmooth.trace import first_tensor
 from unsmooth.treatment import is_muted, muted, watchers
 

@@ -106,6 +106,13 @@ class Seam(TorchFunctionMode):
     def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
         return func(q, k)
 
+    def on_softmax(self, weights: Tensor) -> None:
+        pass
+
+    def is_map(self, a: Tensor) -> bool:
+        """Whether the left side of a product, of the size of the newest softmax, is a map made from it."""
+        return True
+
     def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(x, weight, bias)
 
@@ -128,8 +135,11 @@ class Seam(TorchFunctionMode):
             with self:  # its parts are events of their own
                 return multi_head_attention(*args, **kwargs)
         if func in SOFTMAX:
-            self.weights = func(*args, **kwargs)
-            return self.weights
+            result: Tensor = func(*args, **kwargs)
+            if softmax_axis(*args, **kwargs) in (-1, result.ndim - 1):
+                self.weights = result
+                self.on_softmax(result)
+            return result
         if func in MATMUL:
             return self._product(func, *product_arguments(*args, **kwargs))
         if func in ADD:
@@ -142,10 +152,15 @@ class Seam(TorchFunctionMode):
     def _product(self, func: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
         weights = self.weights
         # Between softmax and values a host may drop entries or mix heads: compare sizes, not identity.
-        if weights is not None and a.shape[-2:] == weights.shape[-2:] and b.shape[-2] == a.shape[-1]:
+        same = weights is not None and a.shape[-2:] == weights.shape[-2:] and b.shape[-2] == a.shape[-1]
+        if same and self.is_map(a):
             self.weights = None
             return self.on_attention(AttentionCall(b, lambda v: func(a, v), lambda: a, via="softmax"))
         return self.on_scores(func, a, b)
+
+
+def softmax_axis(input: Tensor, dim: int | None = None, *rest: Any, **kwargs: Any) -> int | None:
+    return dim
 
 
 def linear_arguments(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -24,8 +24,9 @@ from torch import Tensor, nn
 import unsmooth
 from unsmooth.create import create_model
 from unsmooth.errors import UnsmoothError
+from unsmooth.record import PREFIX, applied, check_unfolded, check_unwrapped, check_whole, record_of
 from unsmooth.spec import ModelSpec, Part, parse
-from unsmooth.surgery import PREFIX, applied, apply, check_unfolded, check_unwrapped, record_of, remove
+from unsmooth.surgery import apply, remove
 
 WEIGHTS, RECIPE = "model.safetensors", "recipe.json"
 FORMAT = 1
@@ -39,6 +40,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
     """Write a model and what is on it to a folder."""
     check_unwrapped(model)
     check_unfolded(model)
+    check_whole(model)
     spec = applied(model)
     folder = Path(folder)
     recipe = json.dumps(_recipe(spec), indent=2) + "\n"

@@ -43,8 +43,10 @@ class AttentionEvent:
     queries: Shape
     values: Shape
     keys: int
+    tokens_last: bool  # whether the values' last axis steps over tokens in memory: attention over channels
     product: int = 0  # which matrix product in the core made the scores, counted from 1; 0: a fused kernel did
-    scale_before: float = 1.0
+    scale_q: float = 1.0
+    scale_k: float = 1.0
     scale_after: float = 1.0
     odd_scores: str = ""  # why the scores are not a plain scaled dot product
 
@@ -97,6 +99,17 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             module.training = flag
 
 
+@dataclass
+class _Product:
+    """A matrix product that may be the scores of an attention to come."""
+
+    at: int
+    scores: Tensor
+    queries: Shape
+    scale_q: float
+    scale_k: float
+
+
 class _Recorder(Seam):
     def __init__(self, model: nn.Module, trace: Trace, blocks: Collection[str]):
         super().__init__()
@@ -109,7 +122,8 @@ class _Recorder(Seam):
     def forget(self) -> None:
         # Alive only from one attention to the next: tensors that a scalar multiplied, and products of two.
         self.scaled: list[tuple[Tensor, float]] = []
-        self.products: list[tuple[Tensor, Shape, float]] = []
+        self.products: list[_Product] = []
+        self.maps: list[Tensor] = []  # the newest softmax, and what was made of it entry by entry
         self.after = 1.0
         self.odd = ""
 
@@ -138,19 +152,33 @@ class _Recorder(Seam):
         name = self.parameters.get(id(weight), "")
         event = LinearEvent(self.tick(), tuple(self.stack), name, weight.shape[1], weight.shape[0])
         self.trace.linears.append(event)
-        return super().on_linear(x, weight, bias)
+        out = super().on_linear(x, weight, bias)
+        self.hand_on([x], out)
+        return out
 
     def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
         out = super().on_scores(func, q, k)
-        before = math.prod(factor for tensor, factor in self.scaled if tensor is q or tensor is k)
-        self.products.append((out, tuple(q.shape), before))
+        scales = [math.prod(factor for tensor, factor in self.scaled if tensor is side) for side in (q, k)]
+        self.products.append(_Product(self.tick(), out, tuple(q.shape), *scales))
         return out
+
+    def on_softmax(self, weights: Tensor) -> None:
+        self.maps.append(weights)
+
+    def is_map(self, a: Tensor) -> bool:
+        return any(a is known for known in self.maps)
+
+    def hand_on(self, args: Collection[Any], out: Any) -> None:
+        """What keeps the size of a map is still the map: dropout, a mix of heads, a blend of two."""
+        if isinstance(out, Tensor) and any(a is m and a.numel() == out.numel() for a in args for m in self.maps):
+            self.maps.append(out)
 
     def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         out = super().on_add(func, args, kwargs)
         if residual_side(self.stream, args) is not None:
             self.trace.sums.append(self.tick())
             self.stream = [out]
+        self.hand_on(args, out)
         return out
 
     def on_alias(self, source: Tensor, result: Tensor) -> None:
@@ -160,10 +188,11 @@ class _Recorder(Seam):
 
     def on_other(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = super().on_other(func, args, kwargs)
+        self.hand_on(args, out)
         if func in MULTIPLY or func in DIVIDE:
             a, b = args[0], args[1]
             tensor, factor = (b, a) if isinstance(a, int | float) else (a, b)
-            after_product = bool(self.products) and tensor is self.products[-1][0]
+            after_product = bool(self.products) and tensor is self.products[-1].scores
             if isinstance(factor, int | float):
                 factor = 1 / factor if func in DIVIDE else factor
                 if after_product:
@@ -176,22 +205,25 @@ class _Recorder(Seam):
 
     def on_attention(self, call: AttentionCall) -> Tensor:
         out = super().on_attention(call)
-        event = AttentionEvent(self.tick(), self.stack[-1], call.via, (), tuple(call.v.shape), call.v.shape[-2])
+        shape = tuple(call.v.shape)
+        event = AttentionEvent(self.tick(), self.stack[-1], call.via, (), shape, shape[-2], call.v.stride(-1) != 1)
         if call.q is not None:
             event.queries = tuple(call.q.shape)
             event.scale_after = call.scale if call.scale is not None else call.q.shape[-1] ** -0.5
         else:
             weights = call.map()
             event.queries = (*weights.shape[:-1], call.v.shape[-1])
-            matching = [i for i, (scores, _, _) in enumerate(self.products) if scores.shape[-2:] == weights.shape[-2:]]
+            begun = self.open[-1].start if self.open else 0
+            inside = [product for product in self.products if product.at > begun]
+            matching = [i for i, p in enumerate(inside) if p.scores.shape[-2:] == weights.shape[-2:]]
             if matching:
-                last = matching[-1]
-                event.product = last + 1
-                event.queries = self.products[last][1]
-                event.scale_before, event.scale_after = self.products[last][2], self.after
+                product = inside[matching[-1]]
+                event.product = matching[-1] + 1
+                event.queries = product.queries
+                event.scale_q, event.scale_k, event.scale_after = product.scale_q, product.scale_k, self.after
             else:
                 self.odd = "its scores are not a product of queries and keys"
-        scale = event.scale_before * event.scale_after
+        scale = event.scale_q * event.scale_k * event.scale_after
         if not self.odd and not math.isclose(scale, event.queries[-1] ** -0.5, rel_tol=1e-4):
             self.odd = f"its scores are scaled by {scale:.4g} instead of one over the root of the head's channels"
         event.odd_scores = self.odd

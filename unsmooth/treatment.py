@@ -89,7 +89,7 @@ class Treatment(Seam):
         self.attended += 1
         for part in self.attention:
             call = call.then(part, part.matrix)
-        if not watchers:
+        if not watchers or is_muted():
             return call.attend(call.v)
         with muted():
             out = call.attend(call.v)
@@ -147,7 +147,8 @@ class Treatment(Seam):
         if missed:
             raise RuntimeError(
                 f"unsmooth: this forward pass of {where} went past the {' and '.join(missed)} that its remedy acts "
-                "on, so the remedy would be silently off. With torch.export, use strict=False."
+                "on, so the remedy would be silently off. If the host was switched to another kind of attention, "
+                "remove the remedy and apply it again; with torch.export, use strict=False."
             )
 
 
@@ -181,9 +182,9 @@ def _revive(host: type[nn.Module]) -> nn.Module:
 
 def fittings(module: nn.Module) -> Fittings:
     """The fittings of a module, made and its class changed where it has none yet."""
-    if not hasattr(module, "_unsmooth_fittings"):
+    if not hasattr(type(module), "_unsmooth_host"):
+        module.__class__ = treated_class(type(module))  # first: a class that cannot be changed raises here
         module.__dict__["_unsmooth_fittings"] = Fittings()
-        module.__class__ = treated_class(type(module))
     found: Fittings = module.__dict__["_unsmooth_fittings"]
     return found
 

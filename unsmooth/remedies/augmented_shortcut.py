@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from unsmooth import circulant
 from unsmooth.anatomy import Anatomy, Block, Port
-from unsmooth.bands import add
 from unsmooth.errors import Refusal
 from unsmooth.remedies.base import Option, Options, Placement, Remedy, Tap, branches, register
 from unsmooth.treatment import Join
@@ -38,7 +37,7 @@ class AugmentedPaths(Tap):
             source, self.heard = self.heard, None
         assert source is not None
         paths = circulant.augment(source, self.vectors, self.bias)
-        return add(x, paths) if self.gain is None else x.addcmul(paths, self.gain)
+        return x + paths if self.gain is None else x.addcmul(paths, self.gain)
 
 
 class Listener(Tap):
@@ -90,6 +89,9 @@ class AugmentedShortcut(Remedy):
                 f"its {branch.channels} channels are not divisible by blocks_per_side={sides}; {near} would do"
             )
         paths = AugmentedPaths(branch.channels, options["count"], sides, options["start"] == "identity")
+        for position in ("front", "end"):
+            if branch.module is None and not branch.port(position).channels_last:
+                raise Refusal("its branch holds channels in front of tokens")
         if branch.module is not None:
             placements = [Placement(Port(branch.module, "output"), paths, which)]
         else:

@@ -134,14 +134,16 @@ class ScorePart(AttentionPart):
     def __init__(self, attention: Attention):
         super().__init__()
         self.scores_product = attention.product
-        self.before, self.after = attention.scale_before, attention.scale_after
+        self.scale_q, self.scale_k, self.scale_after = attention.scale_q, attention.scale_k, attention.scale_after
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         raise NotImplementedError
 
     def explicit_scores(self, q: Tensor, k: Tensor) -> Tensor:
         """For a host with an explicit softmax: q arrives scaled, and the result will be scaled again."""
-        return (self.scores(q / self.before, k) / self.after).to(q.dtype)  # some scores are computed in fp32
+        return (self.scores(q / self.scale_q, k / self.scale_k) / self.scale_after).to(
+            q.dtype
+        )  # some scores are computed in fp32
 
     def rescore(self, call: AttentionCall, options: dict[str, Any]) -> AttentionCall:
         q, k, v = call.q, call.k, call.v

@@ -27,7 +27,7 @@ from unsmooth.remedies.base import Option, Options, Placement, Remedy, Tap, regi
 
 def dct_matrix(size: int, **kind: Any) -> Tensor:
     """The orthonormal DCT-II as a matrix: D x is the transform, Dᵀ its inverse."""
-    n = torch.arange(size, dtype=torch.float64, device=kind.get("device"))
+    n = torch.arange(size, dtype=torch.float64, device="cpu")  # not every device has double precision
     matrix = torch.cos(math.pi / size * (n + 0.5) * n.unsqueeze(1)) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)
     return matrix.to(**kind)
