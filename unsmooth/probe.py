@@ -65,7 +65,11 @@ def probe(
     handles: list[Any] = []
 
     def enter(name: str) -> Callable[..., None]:
-        return lambda module, args: observer.running.append(name)
+        def hook(module: nn.Module, args: Any) -> None:
+            observer.running.append(name)
+            observer.weights = None  # a softmax of another module is no map of this one
+
+        return hook
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         observer.running.pop()

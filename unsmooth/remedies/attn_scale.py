@@ -50,7 +50,7 @@ class AttnScale(Remedy):
     parameters = "omega (heads)"
     departures = (
         "With attention dropout the paper drops entries of Â; here entries of A are dropped, so that the fused kernel "
-        "stays on."
+        "stays on. Padding that a host masks out counts in the mean."
     )
 
     def exact(self, options: Options) -> bool:

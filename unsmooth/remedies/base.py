@@ -12,6 +12,7 @@ and a residual sum is changed by `treatment.Join`, which has no parameters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -50,7 +51,7 @@ class Option:
         wanted = bool if isinstance(self.default, bool) else int if isinstance(self.default, int) else float
         if wanted is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if type(value) is not wanted:
+        if type(value) is not wanted or not math.isfinite(value):
             raise UnsmoothError(f"{where}: {name} must be {_KINDS[wanted]}")
         if (self.low is not None and value < self.low) or (self.above is not None and not value > self.above):
             raise UnsmoothError(f"{where}: {name} must be {self.range()}")
