@@ -100,7 +100,6 @@ STRANGERS = {
     "nest_tiny": {"windowed", "global"},
     "pit_ti_224": {"global"},
     "crossvit_9_240": {"global"},
-    "efficientvit_m0": {"opaque"},
     "tnt_s_patch16_224": {"windowed", "global"},
 }
 

@@ -51,12 +51,14 @@ class Option:
         wanted = bool if isinstance(self.default, bool) else int if isinstance(self.default, int) else float
         if wanted is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if type(value) is not wanted or not math.isfinite(value):
+        if type(value) is not wanted:
             raise UnsmoothError(f"{where}: {name} must be {_KINDS[wanted]}")
         if (self.low is not None and value < self.low) or (self.above is not None and not value > self.above):
             raise UnsmoothError(f"{where}: {name} must be {self.range()}")
         if self.high is not None and not value <= self.high:
             raise UnsmoothError(f"{where}: {name} must be {self.range()}")
+        if not math.isfinite(value):
+            raise UnsmoothError(f"{where}: {name} must be finite")
         return value
 
     def range(self) -> str:
