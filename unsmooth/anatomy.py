@@ -131,10 +131,6 @@ class Anatomy:
     patches: Patches | None
     skipped: tuple[str, ...] = ()  # attention outside the blocks, and why it is left alone
 
-    def __str__(self) -> str:
-        lines = [f"{len(self.blocks)} blocks, {self.patches.tokens if self.patches else '?'} patch tokens"]
-        return "\n".join(lines + list(self.skipped))
-
 
 def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
     """Read a host's anatomy off one forward pass on one image (of noise, unless `example` is given)."""

@@ -28,7 +28,6 @@ class Fixture:
     child: str  # "" for a join, which is no module
     at: str  # the module that is hooked or whose forward enters the seam
     join: Join | None = None
-    weight: str = ""
     frozen: tuple[str, ...] = ()  # host parameters that it makes idle, and that were trainable before
 
 
@@ -37,7 +36,6 @@ class Application:
     """A remedy as applied: its spec, the blocks that it is on, and where its parts hang."""
 
     part: Part
-    options: dict[str, Any]
     blocks: tuple[int, ...]
     fixtures: tuple[Fixture, ...]
 

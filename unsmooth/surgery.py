@@ -41,11 +41,10 @@ def apply(
         for fixture in reversed(fixtures):
             _detach(model, fixture)
         raise
-    resolved = remedies.get(part.name).read({k: v for k, v in part.options.items() if k != "blocks"})
     record = record_of(model)
     record.anatomy = anatomy
     on = tuple(index for index in chosen if index not in done.refused)
-    record.applications.append(Application(part, resolved, on, tuple(fixtures)))
+    record.applications.append(Application(part, on, tuple(fixtures)))
     model.__dict__[RECORD] = record
     return done
 
@@ -89,7 +88,7 @@ def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) 
         reference = next(model.parameters())
     part.to(device=reference.device, dtype=reference.dtype if reference.is_floating_point() else None)
     part.train(module.training)
-    fixture = Fixture(home, child, at, weight=placement.weight)
+    fixture = Fixture(home, child, at)
     model.get_submodule(home).add_module(child, part)
     try:
         if isinstance(part, Tap):

@@ -13,6 +13,7 @@ and a residual sum is changed by `treatment.Join`, which has no parameters.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -76,7 +77,7 @@ class Option:
 _KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
-class Remedy:
+class Remedy(ABC):
     """One published fix. Subclasses are registered under their file's name."""
 
     key: ClassVar[str]
@@ -94,13 +95,13 @@ class Remedy:
         """Whether applying it leaves a pretrained host's outputs as they were."""
         return False
 
+    @abstractmethod
     def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
         """Where its parts go in one block; raises `Refusal` where it makes no sense."""
-        raise NotImplementedError
 
+    @abstractmethod
     def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
         """Floating point operations that it adds to one block for one image (a multiply-add counts as two)."""
-        raise NotImplementedError
 
     def read(self, given: Options) -> dict[str, Any]:
         """Options as given, checked, with defaults filled in."""
@@ -129,7 +130,7 @@ class AttentionPart(nn.Module):
         return call
 
 
-class ScorePart(AttentionPart):
+class ScorePart(AttentionPart, ABC):
     """Replaces the scaled dot product of queries and keys by `scores(q, k)`; masks and biases stay."""
 
     rescores = True
@@ -139,8 +140,8 @@ class ScorePart(AttentionPart):
         self.scores_product = attention.product
         self.scale_q, self.scale_k, self.scale_after = attention.scale_q, attention.scale_k, attention.scale_after
 
-    def scores(self, q: Tensor, k: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def scores(self, q: Tensor, k: Tensor) -> Tensor: ...
 
     def explicit_scores(self, q: Tensor, k: Tensor) -> Tensor:
         """For a host with an explicit softmax: q arrives scaled, and the result will be scaled again."""
@@ -160,12 +161,12 @@ class ScorePart(AttentionPart):
         )
 
 
-class Tap(nn.Module):
+class Tap(nn.Module, ABC):
     """Changes the tokens at a port. Registered as the hook itself: a closure would keep a copy's original."""
 
+    @abstractmethod
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         """The tokens `x` that pass, changed; `source` is what the module took in, at an output."""
-        raise NotImplementedError
 
     def forward(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any = None) -> Any:
         if output is None:
@@ -186,18 +187,15 @@ class Mix(Tap):
         super().__init__()
         self.channels_last = channels_last
 
-    def gains(self) -> tuple[Gain, Gain]:
-        raise NotImplementedError
+    @abstractmethod
+    def gains(self) -> tuple[Gain, Gain]: ...
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         return mix(x, *self.gains(), self.channels_last)
 
 
 class LinearPart(nn.Module):
-    """Stands in for a linear layer: takes its input, gives its output."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+    """Stands in for a linear layer: its forward takes that layer's input and gives its output."""
 
 
 @dataclass(frozen=True)
