@@ -43,11 +43,15 @@ ALIAS = {
 
 @dataclass
 class AttentionCall:
-    """One attention as it happens: `attend(v)` gives its output, `map()` the matrix that does it."""
+    """One attention as it happens: `attend(v)` gives its output, `map()` the matrix that does it.
+
+    `scores()` is what softmax makes the map of: without the mask where that is known apart.
+    """
 
     v: Tensor
     attend: Attend
     map: Callable[[], Tensor]
+    scores: Callable[[], Tensor]
     q: Tensor | None = None
     k: Tensor | None = None
     scale: float | None = None
@@ -85,7 +89,7 @@ def softmax_call(
     def attend(v: Tensor) -> Tensor:
         return F.dropout(weights(), dropout).to(v.dtype) @ v if dropout else weights().to(v.dtype) @ v
 
-    return AttentionCall(v, attend, weights)
+    return AttentionCall(v, attend, weights, scores)
 
 
 class Seam(TorchFunctionMode):
@@ -94,6 +98,7 @@ class Seam(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.weights: Tensor | None = None  # the newest explicit softmax that met no values yet
+        self.logits: Tensor | None = None  # what went into it
 
     # The events. A subclass overrides what it cares for.
 
@@ -137,7 +142,7 @@ class Seam(TorchFunctionMode):
         if func in SOFTMAX:
             result: Tensor = func(*args, **kwargs)
             if softmax_axis(*args, **kwargs) in (-1, result.ndim - 1):
-                self.weights = result
+                self.weights, self.logits = result, args[0] if args else kwargs["input"]
                 self.on_softmax(result)
             return result
         if func in MATMUL:
@@ -150,12 +155,13 @@ class Seam(TorchFunctionMode):
         return result
 
     def _product(self, func: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
-        weights = self.weights
+        weights, logits = self.weights, self.logits
         # Between softmax and values a host may drop entries or mix heads: compare sizes, not identity.
         same = weights is not None and a.shape[-2:] == weights.shape[-2:] and b.shape[-2] == a.shape[-1]
         if same and self.is_map(a):
-            self.weights = None
-            return self.on_attention(AttentionCall(b, lambda v: func(a, v), lambda: a, via="softmax"))
+            assert logits is not None
+            self.weights = self.logits = None
+            return self.on_attention(AttentionCall(b, lambda v: func(a, v), lambda: a, lambda: logits, via="softmax"))
         return self.on_scores(func, a, b)
 
 
@@ -188,12 +194,14 @@ def fused_call(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Atte
     def attend(v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, **options)
 
-    def weights() -> Tensor:
+    def scores() -> Tensor:
         keys = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3) if options["enable_gqa"] else k
-        scores = dot_scores(q, keys, options["scale"])
-        return add_mask(scores, options["attn_mask"], options["is_causal"]).softmax(dim=-1)
+        return dot_scores(q, keys, options["scale"])
 
-    return AttentionCall(v, attend, weights, q, k, options["scale"])
+    def weights() -> Tensor:
+        return add_mask(scores(), options["attn_mask"], options["is_causal"]).softmax(dim=-1)
+
+    return AttentionCall(v, attend, weights, scores, q, k, options["scale"])
 
 
 def is_plain(*args: Any, **kwargs: Any) -> bool:

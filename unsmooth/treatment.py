@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -40,8 +40,15 @@ class Fittings:
         return bool(self.attention or self.linears or self.joins)
 
 
-# Who looks at treated attention. A probe adds itself; it sees the effective map, not our own arithmetic.
-watchers: list[Callable[[AttentionCall], None]] = []
+class Watcher(Protocol):
+    """Who looks at treated modules: it sees the effective attention and residual sums, not our own arithmetic."""
+
+    def attention(self, call: AttentionCall) -> None: ...
+
+    def join(self, x: Tensor, branch: Tensor, out: Tensor) -> None: ...
+
+
+watchers: list[Watcher] = []  # a probe adds itself
 _muted = 0
 
 
@@ -94,7 +101,7 @@ class Treatment(Seam):
         with muted():
             out = call.attend(call.v)
         for watcher in watchers:
-            watcher(call)
+            watcher.attention(call)
         return out
 
     def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
@@ -125,9 +132,13 @@ class Treatment(Seam):
                 skip, gain = skip * join.skip, gain * join.gain
         if skip == gain == 1.0:
             out = func(*args, **kwargs)
+        elif not watchers or is_muted():
+            out = _weighted_sum(args[side], args[1 - side], skip, gain)[1]
         else:
-            branch = args[1 - side] if gain == 1.0 else gain * args[1 - side]
-            out = branch if skip == 0.0 else branch.add(args[side], alpha=skip)
+            with muted():
+                branch, out = _weighted_sum(args[side], args[1 - side], skip, gain)
+            for watcher in watchers:
+                watcher.join(args[side], branch, out)
         self.stream = [out]
         return out
 
@@ -150,6 +161,12 @@ class Treatment(Seam):
                 "on, so the remedy would be silently off. If the host was switched to another kind of attention, "
                 "remove the remedy and apply it again; with torch.export, use strict=False."
             )
+
+
+def _weighted_sum(x: Tensor, branch: Tensor, skip: float, gain: float) -> tuple[Tensor, Tensor]:
+    """What the branch adds, and skip·x + gain·branch."""
+    branch = branch if gain == 1.0 else gain * branch
+    return branch, branch if skip == 0.0 else branch.add(x, alpha=skip)
 
 
 _classes: dict[type, type] = {}

@@ -1,0 +1,43 @@
+"""How alike an attention map's columns are: mean |cos| over pairs of columns, for each head.
+
+    Σ_{i<j} |cos(A_:,i, A_:,j)| / (m(m−1)/2)                             (anti-oversmoothing, Eq. 75)
+
+1: every query weighs the keys alike (the uniform map, or any map of equal rows); 0: the identity. A column of zeros
+counts as orthogonal to all others.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from unsmooth.vitals.base import OVER_TOKENS, Undefined, full, register
+
+
+@register(
+    title="map similarity",
+    formula="mean of |cos(A_:,i, A_:,j)| over pairs i < j",
+    reading="1: every query sees the same; 0: each key is seen by its own query",
+    family="attention",
+    of="map",
+    accepts=OVER_TOKENS,
+    low=0.0,
+    high=1.0,
+)
+def attention_cosine(a: Tensor) -> Tensor:
+    m = a.shape[-1]
+    if m < 2:
+        raise Undefined("one key has nothing to be compared with")
+    a = full(a)
+    positive = bool(a.min() >= 0)
+    peak = a.amax(dim=-2, keepdim=True) if positive else a.abs().amax(dim=-2, keepdim=True)
+    a = a / peak.clamp_min(torch.finfo(a.dtype).tiny)  # squares of what a sharp softmax leaves would be zero
+    size = a.square().sum(dim=-2).sqrt()
+    scale = torch.where(size > 0, 1 / size, 0)
+    own = (size > 0).sum(dim=-1)
+    if positive:  # then |cos| = cos, and the sum over pairs is that of one vector with itself
+        pairs = (a @ scale.unsqueeze(-1)).square().sum(dim=(-2, -1)) - own
+    else:
+        u = a * scale.unsqueeze(-2)
+        pairs = (u.mT @ u).abs().sum(dim=(-2, -1)) - own
+    return (pairs / (m * (m - 1))).clamp_min(0)

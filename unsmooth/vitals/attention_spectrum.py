@@ -1,0 +1,34 @@
+"""An attention map as a filter: ‖Λ_i‖₂, the row norms of Λ = F A F⁻¹, F the unitary Fourier transform over tokens.
+
+What a map lets through at the i-th frequency, for each head (anti-oversmoothing, Figures 2, 5, 9 and 10). F⁻¹ is
+unitary, so row norms need one transform, over the queries. `curve` holds frequencies 0 to n/2; the others mirror them,
+because A is real. The value itself is the share outside the lowest one, √(Σ_{i≥1}‖Λ_i‖²) / ‖Λ‖_F: 0 for the uniform
+map, which keeps the mean token alone, and √((n−1)/n) for the identity.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from unsmooth.vitals.base import MAP_SAMPLE, SQUARE, full, register
+
+
+@register(
+    title="map spectrum",
+    formula="‖Λ_i‖₂, Λ = F A F⁻¹; the value is √(Σ_{i≥1}‖Λ_i‖²)/‖Λ‖_F",
+    reading="0: the map keeps the mean token alone; near 1: it lets all frequencies through",
+    family="attention",
+    of="map",
+    accepts=SQUARE,
+    sample=MAP_SAMPLE,
+    parts=(("curve", "‖Λ_i‖₂ by frequency, 0 to n/2"),),
+    low=0.0,
+    high=1.0,
+)
+def attention_spectrum(a: Tensor) -> dict[str, Tensor]:
+    a = full(a)
+    rows = torch.fft.rfft(a, dim=-2, norm="ortho").abs().square().sum(dim=-1).sqrt()
+    whole = a.square().sum(dim=(-2, -1))
+    high = (whole - rows[..., 0].square()).clamp_min(0)
+    return {"": (high / whole).sqrt(), "curve": rows}

@@ -1,0 +1,27 @@
+"""Effective rank: exp of the entropy of the singular values, exp(H(p)), p = σ/Σσ.
+
+From 1 (all tokens on one line, equal ones too) to min(n, d) (all singular values equal). `share` is that over
+min(n, d). Undefined where all tokens are zero.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from unsmooth.vitals.base import TOKEN_SAMPLE, plogp, register
+
+
+@register(
+    title="effective rank",
+    formula="exp(−Σ p log p), p = σ/Σσ",
+    reading="1: all tokens on one line; min(n, d): none is predictable from the others",
+    family="rank",
+    of="singular",
+    sample=TOKEN_SAMPLE,
+    parts=(("share", "over min(n, d)"),),
+    low=1.0,
+)
+def effective_rank(s: Tensor) -> dict[str, Tensor]:
+    p = s.double() / s.double().sum(dim=-1, keepdim=True)
+    rank = plogp(p).sum(dim=-1).neg().exp()
+    return {"": rank, "share": rank / s.shape[-1]}

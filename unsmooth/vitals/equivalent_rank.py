@@ -1,0 +1,32 @@
+"""Equivalent rank of an attention map: the smallest r with f(r) = Σ_{t≤r}σ_t / Σσ ≥ 0.9 (adder attention).
+
+From 1 (uniform map) to ⌈0.9·m⌉ (identity), for each head. `share` is that over the number of singular values,
+`cumulative` the curve f.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from unsmooth.vitals.base import MAP_SAMPLE, OVER_TOKENS, register
+
+SHARE = 0.9
+
+
+@register(
+    title="equivalent rank of maps",
+    formula="smallest r with Σ_{t≤r}σ_t ≥ 0.9·Σσ",
+    reading="1: the map is an average; the more, the more it tells tokens apart",
+    family="attention",
+    of="map_singular",
+    accepts=OVER_TOKENS,
+    sample=MAP_SAMPLE,
+    parts=(("share", "over the number of singular values"), ("cumulative", "f(r) = Σ_{t≤r}σ_t/Σσ")),
+    low=1.0,
+)
+def equivalent_rank(s: Tensor) -> dict[str, Tensor]:
+    s = s.double()
+    cumulative = s.cumsum(dim=-1) / s.sum(dim=-1, keepdim=True)
+    # The count of steps that fall short, and one; a hair's breadth below 0.9 is rounding.
+    rank = (cumulative < SHARE - 1e-9).sum(dim=-1).double() + 1
+    return {"": rank, "share": rank / s.shape[-1], "cumulative": cumulative}

@@ -1,0 +1,73 @@
+"""How alike two blocks' tokens are as representations: linear CKA over images, by minibatches.
+
+    CKA(X, Y) = Σ HSIC₁(K, L) / √(Σ HSIC₁(K, K) · Σ HSIC₁(L, L)),   K = XXᵀ, L = YYᵀ
+
+X and Y have one row an image: all its tokens, laid end to end. HSIC₁ is the unbiased estimator, summed over batches;
+batches of fewer than four images are left out, because it does not exist for them. The value is a block's CKA with the
+block before it; `matrix` has its CKA with every block. 1: the same up to rotation and scale; near 0: unrelated. With
+few images it may fall a little below 0 or rise above 1.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from unsmooth.vitals.base import Collector, Undefined, full, register
+
+
+def unbiased_hsic(k: Tensor, l: Tensor) -> Tensor:  # noqa: E741 - the paper's letter
+    """HSIC₁ of two Gram matrices (…, B, B), B ≥ 4."""
+    n = k.shape[-1]
+    k, l = (g - torch.diag_embed(g.diagonal(dim1=-2, dim2=-1)) for g in (k, l))  # noqa: E741
+    trace = (k * l).sum(dim=(-2, -1))
+    sums = k.sum(dim=(-2, -1)) * l.sum(dim=(-2, -1)) / ((n - 1) * (n - 2))
+    mixed = (k.sum(dim=-2) * l.sum(dim=-2)).sum(dim=-1) * 2 / (n - 2)
+    return (trace + sums - mixed) / (n * (n - 3))
+
+
+@register(
+    title="similarity of blocks (CKA)",
+    formula="minibatch linear CKA with the block before",
+    reading="1: the block hands on the same representation; low: it changes it",
+    family="signal",
+    of="blocks",
+    parts=(("matrix", "CKA with every block"),),
+)
+class LayerCKA(Collector):
+    def __init__(self) -> None:
+        self.grams: dict[int, Tensor] = {}
+        self.sums: dict[tuple[int, int], Tensor] = {}
+        self.blocks: list[int] = []
+
+    def tokens(self, block: int, x: Tensor, class_token: bool) -> None:
+        flat = full(x).flatten(1)
+        gram = (flat @ flat.mT).double()
+        # Sizes differ by orders of magnitude between hosts; CKA does not care, the sums do.
+        self.grams[block] = gram / gram.diagonal().mean().clamp_min(torch.finfo(gram.dtype).tiny)
+
+    def end_of_batch(self, labels: Tensor | None) -> dict[int, dict[str, Tensor]]:
+        grams, self.grams = self.grams, {}
+        if not grams or next(iter(grams.values())).shape[0] < 4:
+            return {}
+        self.blocks = sorted({*self.blocks, *grams})
+        for i in grams:
+            for j in grams:
+                if i <= j and grams[i].shape == grams[j].shape:
+                    self.sums[i, j] = self.sums.get((i, j), torch.zeros(())) + unbiased_hsic(grams[i], grams[j])
+        return {}
+
+    def cka(self, i: int, j: int) -> float:
+        i, j = min(i, j), max(i, j)
+        if (i, j) not in self.sums:
+            return float("nan")
+        return float(self.sums[i, j] / (self.sums[i, i] * self.sums[j, j]).sqrt())
+
+    def final(self) -> dict[int, dict[str, float | list[float]]]:
+        if not self.sums:
+            raise Undefined("CKA needs batches of at least 4 images")
+        rows = {i: [self.cka(i, j) for j in self.blocks] for i in self.blocks}
+        previous = dict(zip(self.blocks[1:], self.blocks, strict=False))
+        return {
+            i: {"matrix": row, **({"": self.cka(i, previous[i])} if i in previous else {})} for i, row in rows.items()
+        }
