@@ -12,8 +12,8 @@ import pytest
 import unsmooth
 from tests.small_hosts import CONVMIXER, HOSTS, host
 from unsmooth import cli
-from unsmooth.check import spans
 from unsmooth.errors import LISTED, unknown
+from unsmooth.words import spans
 
 WIDTH = 80
 SMALL = "img_size=32, patch_size=8, embed_dim=48, depth=2"

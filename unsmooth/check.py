@@ -13,6 +13,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.planning import Plan, anatomy_of, plan
 from unsmooth.record import record_of
 from unsmooth.spec import ModelSpec, parse
+from unsmooth.words import blocks_text, spans
 
 
 @dataclass(frozen=True)
@@ -74,17 +75,6 @@ def _try(model: nn.Module, remedy: str) -> Plan | str:
         return str(error)
 
 
-def spans(indices: list[int]) -> str:
-    """0, 1, 2, 5 as "0–2, 5"."""
-    runs: list[list[int]] = []
-    for i in indices:
-        if runs and i == runs[-1][-1] + 1:
-            runs[-1].append(i)
-        else:
-            runs.append([i])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
-
-
 def _describe(block: Block) -> tuple[str, ...]:
     kinds = ", ".join(dict.fromkeys(f"{a.kind} ({a.via})" for a in block.attentions)) or "none"
     maps = ", ".join(dict.fromkeys(f"{a.queries}×{a.keys}" for a in block.attentions)) or "–"
@@ -112,4 +102,4 @@ def _reasons(result: Plan | str) -> list[tuple[str, str]]:
         groups.setdefault(reason, []).append(block)
     if len(groups) == 1 and len(result.refused) == len(result.blocks):
         return [("", next(iter(groups)))]
-    return [(f", block{'s' if len(at) > 1 else ''} {spans(at)}", reason) for reason, at in groups.items()]
+    return [(f", {blocks_text(at)}", reason) for reason, at in groups.items()]

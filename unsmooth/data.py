@@ -183,11 +183,11 @@ def _photographs() -> Images:
 
 
 def _timm(text: str) -> Images:
-    from timm.data import create_dataset
+    from timm import data
 
     name, _, split = text.partition("@")
     try:
-        dataset: Any = create_dataset(name, root=None, split=split or "validation", download=False)
+        dataset: Any = data.create_dataset(name, root=None, split=split or "validation", download=False)
         count = len(dataset)
     except Exception as error:  # every reader has its own errors
         first = (str(error) or type(error).__name__).splitlines()[0]

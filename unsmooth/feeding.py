@@ -142,9 +142,10 @@ def _of_loader(source: Iterable[Any], size: tuple[int, int, int], batch_size: in
     def batches(self: Feed) -> Iterator[Batch]:
         seen = 0
         for found in source:
-            labels = None
+            labels: Any = None
             if isinstance(found, dict):
-                found, labels = found.get("pixel_values", found.get("image")), found.get("labels")
+                labels = found.get("labels")
+                found = found.get("pixel_values", found.get("image"))
             elif isinstance(found, list | tuple):
                 found, labels = found[0], found[1] if len(found) > 1 else None
             if not isinstance(found, Tensor):
@@ -180,14 +181,14 @@ def _check(images: Tensor, size: tuple[int, int, int]) -> None:
 
 def _transform(model: nn.Module, size: tuple[int, int, int]) -> tuple[Any, tuple[float, ...], tuple[float, ...]]:
     """The host's own evaluation transform, at its size; timm's defaults for hosts of other libraries."""
-    from timm.data import create_transform, resolve_data_config
+    from timm import data
 
     settings = dict(getattr(model, "pretrained_cfg", None) or {})
-    config = resolve_data_config({}, pretrained_cfg=settings) if settings else resolve_data_config({})
+    config = data.resolve_data_config({}, pretrained_cfg=settings)
     mean, std = tuple(config["mean"]), tuple(config["std"])
     if len(mean) != size[0]:
         mean, std = (0.5,) * size[0], (0.5,) * size[0]
-    pipeline = create_transform(
+    pipeline = data.create_transform(
         input_size=size, is_training=False, mean=mean, std=std, interpolation=config["interpolation"],
         crop_pct=config["crop_pct"], crop_mode=config.get("crop_mode"),
     )  # fmt: skip

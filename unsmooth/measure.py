@@ -53,7 +53,6 @@ def measure(
     blocks: Iterable[int] | None = None,
     prefix: bool = True,
     progress: Callable[[int], None] | None = None,
-    sample_scale: float = 1.0,
 ) -> Measurements:
     """Run `batches` through a model and measure. `prefix=False` leaves class and register tokens out of token vitals.
 
@@ -222,10 +221,8 @@ class _Pass:
         key = (tokens.data_ptr(), tokens._version, len(tokens))
         if key not in self.sigma:
             finite = tokens.flatten(1).sum(dim=1).isfinite()
-            self.sigma[key] = (
-                tokens,
-                singular_values(tokens[finite]),
-            )  # tokens are held so that no other takes their place
+            # The tokens are held too, so that no others take their place in memory.
+            self.sigma[key] = tokens, singular_values(tokens[finite])
         self.take(vital, block, site, self.sigma[key][1])
 
     def take_growth(self, vital: Vital, block: Block, x: Tensor) -> None:
@@ -236,7 +233,7 @@ class _Pass:
             self.take(vital, block, "", x, self.first[: len(x)])
 
     def take_heads(self, vital: Vital, block: Block, a: Tensor) -> None:
-        """Measure the maps of one attention, (B, windows, H, n, m); the heads of a block are put together at its end."""
+        """Measure the maps of one attention, (B, windows, H, n, m); a block's heads are put together at its end."""
         images, windows = a.shape[:2]
         arguments: tuple[Tensor, ...] = (a.flatten(0, 1),)
         try:

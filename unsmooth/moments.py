@@ -26,7 +26,9 @@ class Spread:
     images: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        known = {"mean": self.mean, "sd": self.sd, "low": self.low, "high": self.high}
+        known = {"mean": self.mean, "sd": self.sd}
+        if not isinstance(self.mean, list):  # of curves and heads, mean and spread say enough
+            known |= {"low": self.low, "high": self.high}
         return {name: shorten(value) for name, value in known.items() if value is not None} | {"images": self.images}
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -104,8 +105,26 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
 
 
+def _as_host_reads(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights as timm's own loader would hand them to this host: old names, position embeddings resampled."""
+    adapt = getattr(sys.modules[_host_class(model).__module__], "checkpoint_filter_fn", None)
+    own = model.state_dict()
+    if adapt is None or all(name in weights and weights[name].shape == value.shape for name, value in own.items()):
+        return weights
+    try:
+        adapted: dict[str, Tensor] = adapt(dict(weights), model)
+    except Exception:  # written for the checkpoints that timm publishes; of others, the names tell what is wrong
+        return weights
+    return adapted
+
+
+def _host_class(model: nn.Module) -> type:
+    return getattr(type(model), "_unsmooth_host", type(model))
+
+
 def _fill(model: nn.Module, weights: dict[str, Tensor], path: Path) -> nn.Module:
     """Load weights into a model, or say which names and sizes differ and leave it as it was."""
+    weights = _as_host_reads(model, weights)
     own = model.state_dict()
     problems = [
         ("not in the file", sorted(own.keys() - weights.keys())),

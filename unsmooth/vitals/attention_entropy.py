@@ -1,4 +1,6 @@
-"""Density of attention: the entropy −Σ_j a_ij log a_ij of a row, mean over queries, for each head (Context Broadcasting).
+"""Density of attention: the entropy −Σ_j a_ij log a_ij of a row, mean over queries, for each head.
+
+After Context Broadcasting, which reads dense attention off it.
 
 0: every query looks at one key; log m: uniform, an average. `share` is that over log m. Of an effective map with
 entries below zero, or rows that do not sum to one, absolute values are taken and rows made to sum to one.

@@ -30,7 +30,7 @@ def unbiased_hsic(k: Tensor, l: Tensor) -> Tensor:  # noqa: E741 - the paper's l
     title="similarity of blocks (CKA)",
     formula="minibatch linear CKA with the block before",
     reading="1: the block hands on the same representation; low: it changes it",
-    family="signal",
+    family="function",
     of="blocks",
     parts=(("matrix", "CKA with every block"),),
 )

@@ -1,0 +1,38 @@
+"""A diagnosis for people to look at: one page that opens offline, or figures for print. Made from its JSON alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from unsmooth.errors import UnsmoothError, unknown
+
+FORMATS = ("html", "png", "svg", "pdf")
+Diagnoses = Sequence[dict[str, Any]]
+
+
+def render(diagnoses: Diagnoses, format: str) -> bytes:
+    """One report of one or more diagnoses, laid over each other: a page ("html") or the figure of depth for print."""
+    if format not in FORMATS:
+        raise unknown("format of a report", format, FORMATS)
+    if not diagnoses:
+        raise UnsmoothError("a report needs at least one diagnosis")
+    if format == "html":
+        from unsmooth.report.page import page
+
+        return page(list(diagnoses)).encode()
+    from unsmooth.report.print import depth, save
+
+    return save(depth(list(diagnoses)), format)
+
+
+def figures(diagnoses: Diagnoses) -> dict[str, Figure]:
+    """Figures for papers, by name; only those that the data has: depth, similarity, spectrum, rank, bounds, maps,
+    learned."""
+    if not diagnoses:
+        raise UnsmoothError("figures need at least one diagnosis")
+    from unsmooth.report.print import all_figures
+
+    return all_figures(list(diagnoses))

@@ -1,0 +1,201 @@
+"""The numbers behind the charts of a page, as small as they can be: columns by block, one for each model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unsmooth.report.values import (
+    bound_pairs,
+    column,
+    has_numbers,
+    kind,
+    main_part,
+    marked_blocks,
+    merged,
+    parts_of,
+    reference,
+)
+from unsmooth.report.words import number, part_label, part_meaning
+
+Diagnoses = list[dict[str, Any]]
+POINTS = 160  # of a curve in a small multiple: more than it has pixels
+
+
+def curves(diagnoses: Diagnoses) -> list[dict[str, Any]]:
+    """Every vital that has a number a block, with all its parts."""
+    out = []
+    for key, facts in merged(diagnoses).items():
+        if facts["family"] == "theory":
+            continue
+        parts = [_part(diagnoses, key, part, series, facts) for part, series in parts_of(diagnoses, key).items()]
+        kept = [part for part in parts if part is not None]
+        if any(part["kind"] == "line" for part in kept):
+            out.append({
+                "key": key, "title": facts["title"], "low": number(facts["low"]), "high": number(facts["high"]),
+                "family": facts["family"], "parts": kept, "marks": [marked_blocks(d, key) for d in diagnoses],
+            })  # fmt: skip
+    return out
+
+
+def _part(diagnoses: Diagnoses, key: str, part: str, series: list[Any], facts: Any) -> dict[str, Any] | None:
+    what = next((k for s in series if s is not None and (k := kind(part, s)) != "none"), "none")
+    described = {
+        "part": part, "label": part_label(part, facts["main"]), "kind": what,
+        "meaning": part_meaning(part, facts["meaning"]),
+    }  # fmt: skip
+    if what == "line":
+        return described | {"by": [_line(d, key, part, s) for d, s in zip(diagnoses, series, strict=True)]}
+    if what in ("heads", "matrix"):
+        return described | {"by": [None if s is None else [_row(b, 4) for b in s] for s in series]}
+    return None
+
+
+def _line(diagnosis: dict[str, Any], key: str, part: str, series: list[Any] | None) -> dict[str, Any] | None:
+    if series is None or not has_numbers(column(series)):
+        return None
+    line: dict[str, Any] = {"mean": column(series), "sd": column(series, "sd"), "n": column(series, "images")}
+    start = reference(diagnosis, key, part)
+    if has_numbers(column(start)):
+        line |= {"start": column(start), "startSd": column(start, "sd")}
+    return line
+
+
+def _row(spread: Any, digits: int) -> list[float | None] | None:
+    mean = spread.get("mean") if spread else None
+    return [number(v, digits) for v in mean] if isinstance(mean, list) else None
+
+
+def grids(diagnoses: Diagnoses) -> list[dict[str, Any]]:
+    """Curves by head and block (spectra, cumulative singular values), for small multiples."""
+    out = []
+    for key, facts in merged(diagnoses).items():
+        for part, series in parts_of(diagnoses, key).items():
+            if not any(s is not None and kind(part, s) == "curves" for s in series):
+                continue
+            out.append({
+                "key": key, "part": part, "title": facts["title"],
+                "meaning": part_meaning(part, facts["meaning"]),
+                "x": "frequency" if key == "attention_spectrum" else "singular values",
+                "log": key == "attention_spectrum",
+                "by": [None if s is None else [_heads(b) for b in s] for s in series],
+            })  # fmt: skip
+    return out
+
+
+def _heads(spread: Any) -> list[list[float | None]] | None:
+    mean = spread.get("mean") if spread else None
+    if not isinstance(mean, list):
+        return None
+    return [_thin([number(v, 4) for v in head]) for head in mean if isinstance(head, list)]
+
+
+def _thin(curve: list[float | None]) -> list[float | None]:
+    """At most POINTS of a curve, the first and the last among them."""
+    if len(curve) <= POINTS:
+        return curve
+    return [curve[round(i * (len(curve) - 1) / (POINTS - 1))] for i in range(POINTS)]
+
+
+def bounds(diagnoses: Diagnoses) -> list[dict[str, Any]]:
+    """Theory: what a theorem allows, against what was measured."""
+    out = []
+    for key, facts in merged(diagnoses).items():
+        if facts["family"] != "theory":
+            continue
+        parts = {p: s for p, s in parts_of(diagnoses, key).items() if any(v and kind(p, v) == "line" for v in s)}
+        for bound, measured in bound_pairs(parts):
+            name = bound if bound is not None else (measured or "").removesuffix("measured").rstrip(".")
+            by = [
+                {"bound": column(parts[bound][i]) if bound is not None else [],
+                 "measured": column(parts[measured][i]) if measured is not None else []}
+                for i in range(len(diagnoses))
+            ]  # fmt: skip
+            if any(has_numbers(b["bound"]) or has_numbers(b["measured"]) for b in by):
+                out.append({
+                    "key": key, "title": facts["title"], "name": name, "by": by,
+                    "meaning": part_meaning(name, facts["meaning"]),
+                })  # fmt: skip
+    return out
+
+
+def learned(diagnoses: Diagnoses) -> list[dict[str, Any]]:
+    """Remedy parameters by block, one chart for each remedy and parameter."""
+    out: dict[tuple[str, str], dict[str, Any]] = {}
+    for i, diagnosis in enumerate(diagnoses):
+        for row in diagnosis.get("learned") or []:
+            chart = out.setdefault(
+                (row["remedy"], row["parameter"]),
+                {"remedy": row["remedy"], "name": row["parameter"], "rows": [], "count": row["count"]},
+            )
+            chart["rows"].append({
+                "model": i, "block": row["block"], "at": row["name"], "count": row["count"],
+                "mean": number(row["mean"]), "low": number(row["low"]), "high": number(row["high"]),
+                "quantiles": bool(row["quantiles"]),
+                "values": [number(v, 4) for v in row["values"]],
+            })  # fmt: skip
+    return list(out.values())
+
+
+def samples(diagnoses: Diagnoses) -> list[list[dict[str, Any]]]:
+    """Sample images of each model, as they come; a picture that is none is left out."""
+    out = []
+    for diagnosis in diagnoses:
+        kept = []
+        for sample in diagnosis.get("samples") or []:
+            if sample["blocks"]:
+                picture = str(sample.get("picture") or "")
+                kept.append({**sample, "picture": picture if picture.startswith("data:image/") else ""})
+        out.append(kept)
+    return out
+
+
+def chart_data(diagnoses: Diagnoses, names: list[str]) -> dict[str, Any]:
+    """All of it but the samples, which are large and have a place of their own."""
+    return {
+        "models": [{"name": n, "blocks": len(d["model"]["blocks"])} for n, d in zip(names, diagnoses, strict=True)],
+        "curves": curves(diagnoses),
+        "grids": grids(diagnoses),
+        "bounds": bounds(diagnoses),
+        "learned": learned(diagnoses),
+    }
+
+
+def strip(diagnoses: Diagnoses) -> list[dict[str, Any]]:
+    """Rows of the strip: one for each vital, with the cells of each model on the vital's own scale from 0 to 1."""
+    rows = []
+    for key, facts in merged(diagnoses).items():
+        if facts["family"] == "theory":
+            continue
+        models, seen = [], []
+        for i, d in enumerate(diagnoses):
+            own = d["vitals"].get(key)
+            part = main_part(own) if own is not None else None
+            if own is None or part is None:
+                continue
+            series = own["parts"][part]
+            models.append((i, part, own, column(series), column(series, "sd"), column(series, "images")))
+            seen += [v for v in column(series) if v is not None]
+        if models:
+            rows.append(_strip_row(key, facts, models, min(seen), max(seen)))
+    return rows
+
+
+def _strip_row(key: str, facts: Any, models: list[Any], low: float, high: float) -> dict[str, Any]:
+    width = high - low
+
+    def cell(own: Any, block: int, value: float | None, sd: float | None, images: float | None) -> dict[str, Any]:
+        level = None if value is None else 0.5 if width <= 0 else (value - low) / width
+        return {
+            "block": block, "value": value, "sd": sd, "images": None if images is None else int(images),
+            "level": None if level is None else round(level, 3),
+            "reason": "" if value is not None else str(own["skipped"].get(str(block), "not measured")),
+        }  # fmt: skip
+
+    return {
+        "key": key, "title": facts["title"], "family": facts["family"], "low": low, "high": high,
+        "part": part_label(models[0][1]) if models[0][1] else "",
+        "models": [
+            {"index": i, "cells": [cell(own, b, *v) for b, v in enumerate(zip(mean, sd, n, strict=True))]}
+            for i, _, own, mean, sd, n in models
+        ],
+    }  # fmt: skip

@@ -1,0 +1,144 @@
+"""The page: what Jinja needs to write it, and everything it needs to open without a network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import defaultdict
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from unsmooth.report import charts, words
+from unsmooth.report.values import depth_of, merged
+
+SCRIPTS = ("core.js", "strip.js", "curves.js", "grids.js", "maps.js")
+SEVERITIES = {"severe": 0, "warning": 1, "note": 2}
+STATES = ("healthy", "collapsing", "collapsed", "suspicious", "broken")
+
+
+def page(diagnoses: list[dict[str, Any]]) -> str:
+    """One HTML page of one or more diagnoses."""
+    names = words.labels(diagnoses)
+    data = charts.chart_data(diagnoses, names)
+    samples = charts.samples(diagnoses)
+    models = [_model(i, name, d) for i, (name, d) in enumerate(zip(names, diagnoses, strict=True))]
+    families = {
+        family: [c for c in data["curves"] if c["family"] == family]
+        for family in dict.fromkeys((*words.FAMILIES, *(c["family"] for c in data["curves"])))
+    }
+    return environment().get_template("diagnosis.html.j2").render(
+        title=" and ".join(names) if len(names) < 3 else f"{len(names)} models",
+        models=models,
+        several=len(models) > 1,
+        depth=depth_of(diagnoses),
+        strip=charts.strip(diagnoses),
+        families={f: rows for f, rows in families.items() if rows},
+        data=data,
+        samples=samples,
+        definitions=merged(diagnoses),
+        empty=_why_empty(diagnoses, samples),
+        data_json=words.script_json(data),
+        samples_json=words.script_json(samples),
+        **assets(),
+    )  # fmt: skip
+
+
+@cache
+def environment() -> Environment:
+    """Templates escape everything. A page about training can be built on the same base and macros."""
+    env = Environment(
+        loader=PackageLoader("unsmooth.report"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    env.filters |= {
+        "number": words.show, "ranges": words.ranges, "in_blocks": words.in_blocks, "paragraphs": words.paragraphs,
+        "code_ticks": code_ticks, "family": lambda f: words.FAMILIES.get(f, f),
+    }  # fmt: skip
+    return env
+
+
+def code_ticks(text: str) -> Markup:
+    """`name` in a docstring as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+@cache
+def assets() -> dict[str, Any]:
+    """Style and scripts as they go into the page, and the policy that lets no other script run and nothing load."""
+    from plotly.offline import get_plotlyjs
+
+    static = files("unsmooth.report") / "static"
+    own = "\n".join((static / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    scripts = {"plotly": get_plotlyjs(), "script": f'(() => {{\n"use strict";\n{own}\n}})();'}
+    assert not any("</script" in s.lower() or "<!--" in s for s in scripts.values())
+    digests = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts.values())
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    policy = f"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {allowed}"
+    style = Markup((static / "report.css").read_text(encoding="utf-8"))
+    return {"style": style, "policy": policy, **{name: Markup(text) for name, text in scripts.items()}}
+
+
+def _model(index: int, name: str, d: dict[str, Any]) -> dict[str, Any]:
+    verdict = d["verdict"]
+    findings = sorted(d["findings"], key=lambda f: SEVERITIES.get(f["severity"], 3))
+    marks: dict[int, dict[str, Any]] = {}
+    for number, finding in enumerate(findings):
+        for block in finding.get("blocks", []):
+            marks.setdefault(int(block), {"severity": finding["severity"], "number": number, "titles": []})
+            marks[int(block)]["titles"].append(finding["title"])
+    return {
+        "index": index, "name": name, "model": d["model"], "images": d["images"], "made": d["made"],
+        "broken": d["broken"], "reference": d["reference"],
+        "state": verdict["state"], "known_state": verdict["state"] in STATES, "text": verdict["text"],
+        "why": verdict.get("why") or "",
+        "findings": findings, "marks": marks, "blocks": len(d["model"]["blocks"]),
+        "heads": words.ranges({a["heads"] for b in d["model"]["blocks"] for a in b["attention"]}),
+        "kinds": sorted({a["kind"] for b in d["model"]["blocks"] for a in b["attention"]}),
+        "skipped": _skipped(d), "images_skipped": _by_reason(d["images"]["skipped"]),
+    }  # fmt: skip
+
+
+def _skipped(d: dict[str, Any]) -> list[dict[str, Any]]:
+    """One entry a reason: which vitals it kept from which blocks. Vitals with equal blocks share a line."""
+    reasons: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for facts in d["vitals"].values():
+        blocks: dict[str, list[int]] = defaultdict(list)
+        for block, reason in facts["skipped"].items():
+            blocks[str(reason)].append(int(block))
+        for reason, which in blocks.items():
+            reasons[reason][words.in_blocks(which)].append(facts["title"])
+    return [{"reason": reason, "lines": list(lines.items())} for reason, lines in reasons.items()]
+
+
+def _by_reason(skipped: dict[str, str]) -> dict[str, list[str]]:
+    out: dict[str, list[str]] = {}
+    for name, reason in skipped.items():
+        out.setdefault(str(reason), []).append(str(name))
+    return out
+
+
+def _why_empty(diagnoses: list[dict[str, Any]], samples: list[Any]) -> dict[str, str]:
+    """What stands in a section that has no data."""
+    facts = merged(diagnoses)
+    spectrum = "The vital attention_spectrum was not asked for."
+    for key in ("attention_spectrum", "equivalent_rank"):
+        reason = next(iter((facts.get(key) or {"skipped": {}})["skipped"].values()), None)
+        if reason is not None:
+            spectrum = f"No block has a spectrum: {reason}."
+            break
+    theory = [f for f in facts.values() if f["family"] == "theory"]
+    reason = next((str(r) for f in theory for r in f["skipped"].values()), None)
+    pictures = any(d.get("samples") for d in diagnoses)
+    return {
+        "strip": "No vital has a number for any block.",
+        "grids": spectrum,
+        "maps": "No block has patches on a grid that could be shown." if pictures else "No sample image came along.",
+        "bounds": "No vital of the theory was asked for." if not theory else f"No bound has a value: {reason or 'none was measured'}.",
+        "learned": "No remedy with learned parameters is on the model." if len(diagnoses) == 1
+        else "No remedy with learned parameters is on any of the models.",
+    }  # fmt: skip
