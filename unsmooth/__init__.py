@@ -3,6 +3,8 @@
 __version__ = "0.1.0"
 
 from unsmooth.create import create_model
+from unsmooth.diagnose import diagnose
+from unsmooth.diagnosis import Diagnosis
 from unsmooth.errors import UnsmoothError
 from unsmooth.folding import fold
 from unsmooth.planning import plan
@@ -10,14 +12,18 @@ from unsmooth.record import applied, parts
 from unsmooth.remedies import list_remedies
 from unsmooth.storage import load, save
 from unsmooth.surgery import apply, remove
+from unsmooth.vitals import list_vitals
 
 __all__ = [
+    "Diagnosis",
     "UnsmoothError",
     "applied",
     "apply",
     "create_model",
+    "diagnose",
     "fold",
     "list_remedies",
+    "list_vitals",
     "load",
     "parts",
     "plan",

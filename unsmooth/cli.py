@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,9 +15,15 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from unsmooth import remedies
+from unsmooth import remedies, vitals
 from unsmooth.check import Checkup, checkup
+from unsmooth.diagnose import diagnose as run_diagnosis
+from unsmooth.diagnosis import Diagnosis
 from unsmooth.errors import UnsmoothError
+from unsmooth.feeding import LIMIT
+from unsmooth.publish import check_format, write_report
+from unsmooth.tables import as_rich
+from unsmooth.terminal import command_line, progress_bar, remember
 
 app = typer.Typer(
     help="Vision transformers whose tokens collapse: what helps, on the model you already have.",
@@ -29,10 +36,29 @@ _UsageError: type[Exception] = typer.BadParameter.__base__  # type: ignore[assig
 
 
 @app.command("list")
-def list_(what: str = typer.Argument("remedies", help="what to list: remedies")) -> None:
-    """List the remedies, with their options and what they claim."""
-    if what != "remedies":
-        raise UnsmoothError(f"cannot list {what!r}; try: unsmooth list remedies")
+def list_(what: str = typer.Argument("remedies", help="what to list: remedies or vitals")) -> None:
+    """List the remedies, with their options and what they claim, or the vitals, with their definitions."""
+    listings = {"remedies": _list_remedies, "vitals": _list_vitals}
+    if what not in listings:
+        raise UnsmoothError(f"cannot list {what!r}; try: unsmooth list {' or unsmooth list '.join(listings)}")
+    listings[what]()
+
+
+def _list_vitals() -> None:
+    for key in vitals.list_vitals():
+        vital = vitals.get(key)
+        asked = "" if vital.default else ", on request"
+        console.print(f"[bold]{key}[/bold]  {escape(vital.title)} ({vital.family}{asked})", highlight=False)
+        facts = {"formula": vital.formula, "reading": vital.reading, **dict(vital.parts)}
+        if vital.accepts:
+            facts["accepts"] = f"attention that is {', '.join(vital.accepts)}"
+        if vital.sample is not None:
+            facts["sample"] = f"at most {vital.sample} images"
+        for label, text in facts.items():
+            console.print(Padding(f"[dim]{escape(label):<11}[/dim] {escape(text)}", (0, 0, 0, 4)), highlight=False)
+
+
+def _list_remedies() -> None:
     for key in remedies.list_remedies():
         remedy = remedies.get(key)
         console.print(f"[bold]{key}[/bold]  {remedy.title}, on {remedy.acts_on}", highlight=False)
@@ -47,6 +73,59 @@ def list_(what: str = typer.Argument("remedies", help="what to list: remedies"))
 def check(spec: str = typer.Argument(help="a model spec: HOST or HOST+remedy(option=value)")) -> None:
     """Say which remedies work on a model, block by block, and why the rest does not."""
     _print_checkup(checkup(spec))
+
+
+@app.command()
+def diagnose(
+    specs: list[str] = typer.Argument(metavar="SPEC…", help="model specs, saved folders, or .json files of diagnoses"),
+    checkpoint: list[Path] = typer.Option([], help="weights to load, once for each spec, in order"),
+    images: str = typer.Option(
+        None, metavar="FOLDER|DATASET|FILE.npz", help="images; without: photographs that come along"
+    ),
+    out: Path = typer.Option(None, metavar="DIR", help="write report and JSON there"),
+    json: bool = typer.Option(False, "--json", help="print JSON instead of a table"),
+    vitals: str = typer.Option("default", help="names with commas, or default, or all: see unsmooth list vitals"),
+    blocks: str = typer.Option(None, help="some blocks only: 6:, 0,3 or -1"),
+    format: str = typer.Option("html", help="of the report in DIR: html, or figures as png, svg or pdf"),
+    prefix: bool = typer.Option(True, help="class and register tokens in token vitals"),
+    limit: int = typer.Option(LIMIT, help="look at so many images at most, spread over the data"),
+    batch_size: int = typer.Option(None, help="images at a time; chosen by the size of the maps"),
+    reference: bool = typer.Option(True, help="look at the same architecture at random start too"),
+) -> None:
+    """Say whether a model's tokens collapse, where, why, or that nothing is wrong."""
+    check_format(format)
+    if len(checkpoint) not in (0, len(specs)):
+        raise UnsmoothError(f"{len(specs)} specs and {len(checkpoint)} checkpoints: give one for each spec, or none")
+    found = []
+    for i, spec in enumerate(specs):
+        if spec.endswith(".json"):
+            found.append(Diagnosis.from_json(spec))
+            continue
+        with progress_bar(spec) as progress:
+            found.append(
+                run_diagnosis(
+                    spec,
+                    images,
+                    vitals,
+                    blocks,
+                    checkpoint=checkpoint[i] if checkpoint else None,
+                    prefix=prefix,
+                    limit=limit,
+                    batch_size=batch_size,
+                    reference=reference,
+                    progress=progress,
+                    command=command_line(),
+                )
+            )
+    if json:
+        print(found[0].to_json() if len(found) == 1 else f"[{','.join(d.to_json() for d in found)}]")  # noqa: T201
+    else:
+        for diagnosis in found:
+            for piece in as_rich(diagnosis.data):
+                console.print(piece, highlight=False)
+    if out is not None:
+        for path in write_report(found, out, format):
+            print(f"wrote {path}", file=sys.stderr)  # noqa: T201
 
 
 @app.command()
@@ -92,12 +171,16 @@ def _print_notes(lines: Sequence[str]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and give its exit code; a user's mistake is one line on standard error, no traceback."""
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    remember(given)
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)  # noqa: T201
         try:
             return app(args=given, prog_name="unsmooth", standalone_mode=False) or 0
         except UnsmoothError as error:
             mistake = str(error)
+        except KeyboardInterrupt:
+            print("unsmooth: stopped", file=sys.stderr)  # noqa: T201
+            return 130
         except _UsageError as error:
             mistake = f"{error.format_message().rstrip('.')}; try: unsmooth --help"  # type: ignore[attr-defined]
     print(f"unsmooth: {mistake}", file=sys.stderr)  # noqa: T201

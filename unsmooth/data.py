@@ -3,7 +3,7 @@
     digits            1,797 scans of 8 × 8 pixels with labels, from scikit-learn
     photographs       crops of the two photographs in scikit-learn's wheel
     FOLDER            every image below it; the names of class folders are the labels
-    FILE.npz          `images`, uint8 (N, H, W, C) or (N, H, W), and `labels` if there are any
+    FILE.npz          `images`, uint8 (N, H, W, C) or (N, H, W), and `labels` if there are any; or x and y, x_test, …
     torch/…, hfds/…, wds/…, tfds/…    any data string of timm
 
 Nothing is read before it is asked for. An image that cannot be used says why, in words, by its name.
@@ -24,6 +24,7 @@ from unsmooth.errors import UnsmoothError
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 TIMM_PREFIXES = ("torch/", "hfds/", "hfids/", "wds/", "tfds/")
 EMBEDDED = ("digits", "photographs")
+NPZ_NAMES = (("images", "labels"), ("x", "y"), ("x_test", "y_test"), ("x_train", "y_train"))  # first found is taken
 THINNEST = 50  # an image more than so many times as long as wide is a strip, not a picture
 CROPS = 4  # crops along each side of a photograph
 
@@ -143,11 +144,10 @@ def _npz(path: Path) -> Images:
             arrays = {key: file[key] for key in file.files}
     except Exception as error:  # zip, header and pickle errors have no common class
         raise UnsmoothError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
-    images = next((arrays[key] for key in ("images", "x", "X", "data") if key in arrays), None)
-    if images is None:
+    pair = next((names for names in NPZ_NAMES if names[0] in arrays), None)
+    if pair is None:
         raise UnsmoothError(f"{path} holds {', '.join(arrays) or 'nothing'}; expected `images`, and `labels` if any")
-    labels = next((arrays[key] for key in ("labels", "y", "targets") if key in arrays), None)
-    return of_array(images, str(path), labels)
+    return of_array(arrays[pair[0]], str(path), arrays.get(pair[1]))
 
 
 def _digits() -> Images:

@@ -20,7 +20,7 @@ from unsmooth.diagnosis import FORMAT, Diagnosis
 from unsmooth.errors import UnsmoothError
 from unsmooth.feeding import LIMIT, Batch, Feed, Source, feed
 from unsmooth.learned import learned
-from unsmooth.measure import Measurements, measure
+from unsmooth.measure import Measurements, measure, measure_model
 from unsmooth.places import prefix_of
 from unsmooth.planning import anatomy_of, plan, select_blocks
 from unsmooth.record import applied, check_unwrapped
@@ -74,6 +74,7 @@ def diagnose(
     count = _Count(source.count, twin is not None, progress)
     first, batches = _peek(source)
     found = measure(model, anatomy, batches, chosen, at, prefix, count.advance)
+    measure_model(model, anatomy, first.images, chosen, at, found)
     data = _describe(model, name, anatomy, source, found, chosen, prefix)
     data["reference"] = None
     if twin is not None:

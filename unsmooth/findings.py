@@ -42,7 +42,7 @@ class Chart:
 
     def evidence(self, key: str, part: str, text: str, block: int | None = None) -> dict[str, Any]:
         start = self.random(key, part)[block] if block is not None else None
-        beside = f" (random start: {start:.2f})" if start is not None else ""
+        beside = f" (random start: {start:.2g})" if start is not None else ""
         family = self.data["vitals"][key]["family"]
         return {"vital": key, "part": part, "family": family, "text": text + beside}
 
@@ -93,7 +93,8 @@ def token_collapse(chart: Chart) -> Finding | None:
     evidence += _function_lost(chart, worst)
     title = "Tokens have collapsed" if flat else "Tokens are collapsing"
     text = (
-        f"The tokens of {blocks_text(blocks)} lie close to one line: their similarity is {cosine[worst]:.2f} and their "
+        f"The tokens of {blocks_text(blocks)} {'lie close to one line' if flat else 'draw together'}: "
+        f"their similarity is {cosine[worst]:.2f} and their "
         f"effective rank {rank[worst]:.1f} in block {worst}. {_trend(cosine, best, worst)} {cause(chart, blocks)}"
     )
     return _finding("token_collapse", title, "severe" if flat else "warning", blocks, text, evidence)
@@ -152,9 +153,10 @@ def uniform_attention(chart: Chart) -> Finding | None:
     if turn[b] is not None:
         evidence.append(chart.evidence("block_influence", "", f"{turn[b]:.3f} in block {b}", b))
     text = f"Attention of {blocks_text(blocks)} is an average: every query weighs all keys alike."
-    weak = all((adds[b] or 0) < 0.5 for b in blocks)
+    weak = all((adds[b] or 0) < limit("weak_branch") for b in blocks)
     if len(blocks) == chart.depth and weak:
-        text += " That is how a model starts: it looks untrained."
+        text += " Every block does that, and adds little: this is how a model starts."
+        return _finding("untrained", "It looks untrained", "note", blocks, text, evidence)
     return _finding("uniform_attention", "Attention averages", "note" if weak else "warning", blocks, text, evidence)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from unsmooth import circulant
 from unsmooth.anatomy import Anatomy, Port
 from unsmooth.bands import along_channels, mean_token
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import Refusal, UnsmoothError
 from unsmooth.hosts import Example, example_input, run
 from unsmooth.planning import anatomy_of
 from unsmooth.record import Fixture, check_model, check_unfolded, record_of
@@ -32,10 +31,10 @@ from unsmooth.remedies.base import AttentionPart, Mix, Tap
 from unsmooth.seam import Attend
 from unsmooth.trace import first_tensor
 from unsmooth.treatment import fittings
+from unsmooth.weights import Rows, value_rows
 
 SMALLEST_GAIN = 1e-3  # below this, a gain cannot be divided out again without losing digits
 TOLERANCE = 1e-4  # of the largest output, in single precision
-VALUE_LAYERS = ("v", "value", "v_proj", "wv")
 
 
 class CannotFold(Exception):
@@ -95,14 +94,6 @@ class KeptPaths(Tap):
         weights = tuple(getattr(self, f"weight{i}") for i in range(self.count))
         paths = circulant.augment(source, circulant.Prepared(weights, self.blocks), self.bias)
         return x + (paths if self.gain is None else paths * self.gain)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Part of a weight and of its bias."""
-
-    weight: Tensor
-    bias: Tensor | None
 
 
 @torch.no_grad()
@@ -184,9 +175,13 @@ def _fold_one(model: nn.Module, fixture: Fixture, anatomy: Anatomy) -> bool:
         behind = fittings(at).attention[fittings(at).attention.index(part) + 1 :]
         if any(type(other).forward is not AttentionPart.forward for other in behind):
             raise CannotFold("another remedy changes its map further")
-        rows, head_channels = _value_rows(model, fixture.at, anatomy)
+        block = next(b for b in anatomy.blocks if any(a.core == fixture.at for a in b.attentions))
+        try:
+            rows = value_rows(model, block)
+        except Refusal as reason:
+            raise CannotFold(str(reason)) from reason
         gain = 1 + part.omega
-        _scale(rows, _large(gain).repeat_interleave(head_channels))
+        _scale(rows, _large(gain).repeat_interleave(block.core().value_channels))
         share = ((gain - 1) / gain).view_as(part.gain())
         _exchange(home, at, fixture.child, part, MeanFromMap(share))
     elif isinstance(part, AugmentedPaths):
@@ -214,28 +209,6 @@ def _scale(rows: Rows, gain: Tensor, columns: bool = False) -> None:
     rows.weight.mul_(gain if columns or gain.ndim == 0 else gain.unsqueeze(1))
     if rows.bias is not None and not columns:
         rows.bias.mul_(gain)
-
-
-def _value_rows(model: nn.Module, core: str, anatomy: Anatomy) -> tuple[Rows, int]:
-    """The rows of a weight that make the values of an attention."""
-    block = next(block for block in anatomy.blocks if any(a.core == core for a in block.attentions))
-    attention = block.core()
-    linears = block.attn.linears if block.attn else ()
-    width = attention.heads * attention.head_channels
-    named = [linear for linear in linears if linear.weight.split(".")[-2] in VALUE_LAYERS]
-    joint = [linear for linear in linears if linear.parts > 1]
-    if not named and not joint:
-        raise CannotFold("the weight that makes the values was not found")
-    linear = named[0] if named else joint[-1]
-    if attention.value_channels != attention.head_channels:
-        raise CannotFold("its values have another width than its keys")
-    rows = slice(linear.outputs - width, None)
-    owner = model.get_submodule(linear.weight.rpartition(".")[0])
-    bias = getattr(owner, linear.weight.split(".")[-1].removesuffix("weight") + "bias", None)
-    weight = model.get_parameter(linear.weight)[rows]
-    if bias is None:  # BEiT and EVA keep the bias of the values apart
-        bias = getattr(model.get_submodule(core), "v_bias", None)
-    return Rows(weight, None if bias is None else bias[-width:]), attention.head_channels
 
 
 def _branch_rows(model: nn.Module, at: str, part: nn.Module, anatomy: Anatomy) -> tuple[Rows, bool]:

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.anatomy import Anatomy, Attention, Block
+from unsmooth.errors import UnsmoothError
 from unsmooth.feeding import Batch, example
 from unsmooth.hosts import run
 from unsmooth.moments import Moments, Spread
-from unsmooth.places import distances, grid_of, prefix_of
+from unsmooth.places import as_tokens, distances, grid_of, prefix_of
 from unsmooth.probe import probe
 from unsmooth.seam import AttentionCall
 from unsmooth.trace import undisturbed
@@ -70,6 +71,31 @@ def measure(
     return pass_.result()
 
 
+def measure_model(model: nn.Module, anatomy: Anatomy, images: Tensor, vitals: Iterable[Vital],
+                  blocks: Iterable[int] | None, found: Measurements) -> None:  # fmt: skip
+    """Add the vitals of the model itself, the bounds of theory, to what a pass found."""
+    chosen = set(range(found.blocks) if blocks is None else blocks)
+    for vital in vitals:
+        if vital.of != "model":
+            continue
+        try:
+            with torch.no_grad():
+                few = images[: vital.sample].to(next(model.parameters()).device)
+                parts = vital.measure(model, anatomy, few, sorted(chosen))
+        except UnsmoothError as reason:
+            found.skipped[vital.key] = dict.fromkeys(sorted(chosen), str(reason))
+            continue
+        found.skipped[vital.key] = {}
+        for part, by_block in parts.items():
+            series: list[Spread | None] = [None] * found.blocks
+            for i, values in enumerate(by_block):
+                if values is not None and i in chosen:
+                    moments = Moments()
+                    moments.add(values)
+                    series[i] = moments.spread()
+            found.values[vital.key][part] = series
+
+
 def singular_values(x: Tensor) -> Tensor:
     """Singular values (…, min(n, d)), descending, from the smaller Gram matrix in double precision.
 
@@ -78,13 +104,6 @@ def singular_values(x: Tensor) -> Tensor:
     x = x.double()
     gram = x @ x.mT if x.shape[-2] <= x.shape[-1] else x.mT @ x
     return torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(-1)
-
-
-def as_tokens(x: Tensor, channels: int) -> Tensor:
-    """Any layout of tokens as (B, n, d)."""
-    if x.ndim == 4:
-        return x.flatten(1, 2) if x.shape[-1] == channels or x.shape[1] != channels else x.flatten(2).mT
-    return x if x.ndim == 3 else x.flatten(1, -2)
 
 
 class _Pass:
@@ -315,7 +334,8 @@ class _Pass:
             except Undefined as reason:
                 self.skipped[vital.key].update(dict.fromkeys(sorted(self.blocks), str(reason)))
         for vital in self.vitals:
-            self.explain(vital, out)
+            if vital.of != "model":
+                self.explain(vital, out)
         return out
 
     def explain(self, vital: Vital, out: Measurements) -> None:

@@ -1,4 +1,4 @@
-"""Where tokens lie: which of them are patches, and where those are in the image."""
+"""Where tokens lie: in a tensor, which of them are patches, and where those are in the image."""
 
 from __future__ import annotations
 
@@ -35,3 +35,10 @@ def distances(grid: tuple[int, int], size: Sequence[int]) -> Tensor:
     )
     places = torch.stack([rows.flatten(), columns.flatten()], dim=1).double()
     return torch.cdist(places, places)
+
+
+def as_tokens(x: Tensor, channels: int) -> Tensor:
+    """Any layout of tokens as (B, n, d)."""
+    if x.ndim == 4:
+        return x.flatten(1, 2) if x.shape[-1] == channels or x.shape[1] != channels else x.flatten(2).mT
+    return x if x.ndim == 3 else x.flatten(1, -2)

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from unsmooth.anatomy import Anatomy, Attention, Block
 from unsmooth.feeding import Batch, Feed, example
 from unsmooth.hosts import run
-from unsmooth.measure import as_tokens
-from unsmooth.places import grid_of, prefix_of
+from unsmooth.places import as_tokens, grid_of, prefix_of
 from unsmooth.probe import probe
 from unsmooth.seam import AttentionCall
 from unsmooth.trace import undisturbed

@@ -48,7 +48,8 @@ def as_rich(data: dict[str, Any]) -> list[RenderableType]:
     """The same as pieces that rich can print in colour."""
     images, model = data["images"], data["model"]
     skipped = f", {len(images['skipped'])} skipped" if images["skipped"] else ""
-    head = f"[bold]{escape(model['name'])}[/bold] on {images['count']} images of {escape(images['source'])}{skipped}"
+    count = f"{images['count']} image{'s' if images['count'] != 1 else ''}"
+    head = f"[bold]{escape(model['name'])}[/bold] on {count} of {escape(images['source'])}{skipped}"
     pieces: list[RenderableType] = [Text.from_markup(head), _table(data)]
     pieces += [Text(f"skipped {name}: {reason}", style="dim") for name, reason in list(images["skipped"].items())[:5]]
     for finding in data["findings"]:

@@ -39,6 +39,7 @@ THRESHOLDS: dict[str, Threshold] = {
     ),
     "uniform_entropy": Threshold(0.97, "entropy over log m of attention that averages", f"{RANDOM}: 1.00"),
     "uniform_divergence": Threshold(0.01, "divergence of rows of attention that averages", f"{RANDOM}: below 0.001"),
+    "weak_branch": Threshold(0.5, "branch ratio below which averages do little harm", f"{RANDOM}: 0.05"),
     "drowned_skip": Threshold(3.0, "branch ratio at which the skip is drowned", f"{SALIENCY}: 0.5 to 0.9, then 4.2"),
     "low_pass": Threshold(0.9, "entropy over log m at which attention smooths", f"{SALIENCY}: at most 0.77"),
     "idle_turn": Threshold(0.01, "block influence of a block that does nothing", f"{RANDOM}: about 0.005"),

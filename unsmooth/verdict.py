@@ -20,6 +20,8 @@ def judge(data: dict[str, Any]) -> tuple[list[Finding], dict[str, Any]]:
     """The findings of a diagnosis, worst first, and its verdict."""
     chart = Chart(data)
     found = [finding for rule in RULES if (finding := rule(chart)) is not None]
+    if any(finding["key"] == "untrained" for finding in found):  # what else is true of a start is no news
+        found = [finding for finding in found if finding["severity"] != "note" or finding["key"] == "untrained"]
     for finding in found:
         families = {row["family"] for row in finding["evidence"]}
         assert len(families) > 1 or finding["key"] == "not_finite", finding["key"]
@@ -51,10 +53,9 @@ def _verdict(chart: Chart, found: list[Finding]) -> dict[str, Any]:
                 "blocks": finding["blocks"],
             }
         return {"state": "collapsing", "text": f"Tokens collapse in {where}.{healthy}", "blocks": finding["blocks"]}
-    uniform = by_key.get("uniform_attention")
-    if uniform is not None and len(uniform["blocks"]) == chart.depth and uniform["severity"] == "note":
+    if "untrained" in by_key:
         text = "Tokens do not collapse with depth, but attention averages in every block: this model looks untrained."
-        return {"state": "untrained", "text": text, "blocks": uniform["blocks"]}
+        return {"state": "untrained", "text": text, "blocks": []}
     warnings = [finding for finding in found if finding["severity"] == "warning"]
     if warnings:
         names = "; ".join(f"{f['title'].lower()} ({blocks_text(f['blocks'])})" for f in warnings)

@@ -173,7 +173,8 @@ def strip(diagnoses: Diagnoses) -> list[dict[str, Any]]:
             if own is None or part is None:
                 continue
             series = own["parts"][part]
-            models.append((i, part, own, column(series), column(series, "sd"), column(series, "images")))
+            marked = set(marked_blocks(d, key))
+            models.append((i, part, own, marked, column(series), column(series, "sd"), column(series, "images")))
             seen += [v for v in column(series) if v is not None]
         if models:
             rows.append(_strip_row(key, facts, models, min(seen), max(seen)))
@@ -183,10 +184,10 @@ def strip(diagnoses: Diagnoses) -> list[dict[str, Any]]:
 def _strip_row(key: str, facts: Any, models: list[Any], low: float, high: float) -> dict[str, Any]:
     width = high - low
 
-    def cell(own: Any, block: int, value: float | None, sd: float | None, images: float | None) -> dict[str, Any]:
-        level = None if value is None else 0.5 if width <= 0 else (value - low) / width
+    def cell(own: Any, marked: set[int], block: int, value: float | None, sd: float | None, images: float | None) -> dict[str, Any]:
+        level = None if value is None else 0.0 if width <= 0 else (value - low) / width
         return {
-            "block": block, "value": value, "sd": sd, "images": None if images is None else int(images),
+            "block": block, "marked": block in marked, "value": value, "sd": sd, "images": None if images is None else int(images),
             "level": None if level is None else round(level, 3),
             "reason": "" if value is not None else str(own["skipped"].get(str(block), "not measured")),
         }  # fmt: skip
@@ -195,7 +196,7 @@ def _strip_row(key: str, facts: Any, models: list[Any], low: float, high: float)
         "key": key, "title": facts["title"], "family": facts["family"], "low": low, "high": high,
         "part": part_label(models[0][1]) if models[0][1] else "",
         "models": [
-            {"index": i, "cells": [cell(own, b, *v) for b, v in enumerate(zip(mean, sd, n, strict=True))]}
-            for i, _, own, mean, sd, n in models
+            {"index": i, "cells": [cell(own, marked, b, *v) for b, v in enumerate(zip(mean, sd, n, strict=True))]}
+            for i, _, own, marked, mean, sd, n in models
         ],
     }  # fmt: skip

@@ -57,7 +57,7 @@ def environment() -> Environment:
     )  # fmt: skip
     env.filters |= {
         "number": words.show, "ranges": words.ranges, "in_blocks": words.in_blocks, "paragraphs": words.paragraphs,
-        "code_ticks": code_ticks, "family": lambda f: words.FAMILIES.get(f, f),
+        "code_ticks": code_ticks, "formula": formula, "whole": words.unbroken, "family": lambda f: words.FAMILIES.get(f, f),
     }  # fmt: skip
     return env
 
@@ -65,6 +65,12 @@ def environment() -> Environment:
 def code_ticks(text: str) -> Markup:
     """`name` in a docstring as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def formula(text: str) -> Markup:
+    """X_l, Σ_{i<j} and ‖X‖_F with their letters below the line."""
+    below = r"_(?:\{([^}]*)\}|(⌈[^⌉]*⌉|:,\w|\w+))"
+    return Markup(re.sub(below, lambda m: f"<sub>{m[1] or m[2]}</sub>", str(escape(text))))
 
 
 @cache
@@ -85,7 +91,7 @@ def assets() -> dict[str, Any]:
 
 def _model(index: int, name: str, d: dict[str, Any]) -> dict[str, Any]:
     verdict = d["verdict"]
-    findings = sorted(d["findings"], key=lambda f: SEVERITIES.get(f["severity"], 3))
+    findings = sorted((_finding(f) for f in d["findings"]), key=lambda f: SEVERITIES.get(f["severity"], 3))
     marks: dict[int, dict[str, Any]] = {}
     for number, finding in enumerate(findings):
         for block in finding.get("blocks", []):
@@ -95,12 +101,19 @@ def _model(index: int, name: str, d: dict[str, Any]) -> dict[str, Any]:
         "index": index, "name": name, "model": d["model"], "images": d["images"], "made": d["made"],
         "broken": d["broken"], "reference": d["reference"],
         "state": verdict["state"], "known_state": verdict["state"] in STATES, "text": verdict["text"],
-        "why": verdict.get("why") or "",
+        "why": str(verdict.get("why") or "").rstrip("."),
         "findings": findings, "marks": marks, "blocks": len(d["model"]["blocks"]),
         "heads": words.ranges({a["heads"] for b in d["model"]["blocks"] for a in b["attention"]}),
         "kinds": sorted({a["kind"] for b in d["model"]["blocks"] for a in b["attention"]}),
         "skipped": _skipped(d), "images_skipped": _by_reason(d["images"]["skipped"]),
     }  # fmt: skip
+
+
+def _finding(finding: dict[str, Any]) -> dict[str, Any]:
+    """A finding with everything a template asks for."""
+    whole = {"blocks": [], "evidence": [], "remedies": [], "reference": "", "severity": "note", **finding}
+    whole["evidence"] = [{"part": "", "family": "", **piece} for piece in whole["evidence"]]
+    return whole
 
 
 def _skipped(d: dict[str, Any]) -> list[dict[str, Any]]:

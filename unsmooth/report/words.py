@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -51,6 +52,11 @@ def ranges(blocks: Iterable[Any]) -> str:
         else:
             runs.append([block, block])
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
+
+
+def unbroken(text: str) -> str:
+    """Text whose ranges of numbers are not broken over two lines."""
+    return re.sub(r"(?<=\d)–(?=\d)", "\u2060–\u2060", text)
 
 
 def in_blocks(blocks: Iterable[Any]) -> str:

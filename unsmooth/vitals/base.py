@@ -14,6 +14,8 @@ function and its key have one name. What it is fed with (`of`) is one of:
     map_singular  σ (B, H, r), descending          singular values of the maps
     map_grid      A (B, H, p, p), distances (p, p) maps between patch tokens, and how many pixels lie between them
 
+    model         model, anatomy, images, blocks   the model itself, for the bounds of theory: by part and block
+
 It gives one number an image, (B,) or (B, H), or several under names. The pass (`unsmooth.measure`) averages over
 images as they come, so nothing grows with their number.
 
@@ -37,6 +39,7 @@ SQUARE = ("global", "windowed")
 TOKEN_SAMPLE = 64  # images whose tokens are decomposed
 SITE_SAMPLE = 16  # images whose tokens are decomposed inside a block too
 MAP_SAMPLE = 8  # images whose maps are decomposed
+THEORY_SAMPLE = 2  # images that bounds are computed for
 
 Values = Tensor | dict[str, Tensor]
 

@@ -1,0 +1,41 @@
+"""Writes diagnoses to a folder: the JSON of each, and one report or one set of figures of all."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from unsmooth.diagnosis import Diagnosis, write
+from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.report import FORMATS, figures, render
+
+
+def check_format(format: str) -> None:
+    if format not in FORMATS:
+        raise unknown("format of a report", format, FORMATS)
+
+
+def write_report(diagnoses: Sequence[Diagnosis], folder: Path, format: str = "html") -> list[Path]:
+    """The files that were written: NAME.json for each diagnosis, report.html, or figures by name."""
+    check_format(format)
+    if folder.exists() and not folder.is_dir():
+        raise UnsmoothError(f"{folder} is a file; --out takes a folder")
+    data = [diagnosis.data for diagnosis in diagnoses]
+    written: list[Path] = []
+    for i, diagnosis in enumerate(diagnoses):
+        name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", diagnosis.data["model"]["name"]).strip("_")[:80] or "model"
+        path = folder / f"{f'{i + 1}-' if len(diagnoses) > 1 else ''}{name}.json"
+        diagnosis.to_json(path)
+        written.append(path)
+    if format == "html":
+        written.append(folder / "report.html")
+        write(written[-1], render(data, format))
+        return written
+    for name, figure in figures(data).items():
+        file = io.BytesIO()
+        figure.savefig(file, format=format, bbox_inches="tight")
+        written.append(folder / f"{name}.{format}")
+        write(written[-1], file.getvalue())
+    return written

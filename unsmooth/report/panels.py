@@ -1,0 +1,200 @@
+"""What stands in one panel of a figure for print."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+COLOURS = ("#0072b2", "#d55e00", "#00875f", "#b0528a", "#a87400", "#55606b")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (8, 2)), (0, (1, 1.5)))
+GREY = "#7d858e"
+STYLE: dict[str, Any] = {
+    "font.size": 7, "axes.titlesize": 7.5, "axes.labelsize": 7, "xtick.labelsize": 6, "ytick.labelsize": 6,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5, "axes.edgecolor": "#5b636c",
+}  # fmt: skip
+Values = Sequence[float | None]
+
+
+def literal(text: str) -> str:
+    """Text as it is: a dollar sign in a file name starts no formula."""
+    return text.replace("$", r"\$")
+
+
+def floats(values: Values) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """None becomes NaN, which matplotlib leaves out."""
+    return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+
+
+def by_block(ax: Axes, blocks: int, title: str) -> None:
+    ax.set_title(literal(title), loc="left")
+    ax.set_xlim(-0.5, blocks - 0.5)
+    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+
+
+def line(ax: Axes, mean: Values, sd: Values, i: int) -> None:
+    """A mean and one standard deviation around it."""
+    x, y, s = np.arange(len(mean)), floats(mean), floats(sd)
+    colour = COLOURS[i % len(COLOURS)]
+    ax.fill_between(x, y - s, y + s, color=colour, alpha=0.16, linewidth=0)
+    ax.plot(x, y, color=colour, linestyle=DASHES[i % len(DASHES)], linewidth=1.2, marker="o", markersize=2)
+
+
+def start(ax: Axes, mean: Values, sd: Values, i: int | None) -> None:
+    """The same architecture at random start."""
+    x, y, s = np.arange(len(mean)), floats(mean), floats(sd)
+    colour = GREY if i is None else COLOURS[i % len(COLOURS)]
+    ax.fill_between(x, y - s, y + s, color=colour, alpha=0.18 if i is None else 0.06, linewidth=0, zorder=0)
+    ax.plot(x, y, color=colour, linewidth=0.8, linestyle=":", zorder=1)
+
+
+def bound(ax: Axes, allowed: Values, measured: Values, i: int) -> None:
+    colour = COLOURS[i % len(COLOURS)]
+    ax.plot(np.arange(len(allowed)), floats(allowed), color=colour, linewidth=0.9, linestyle="--")
+    ax.plot(np.arange(len(measured)), floats(measured), color=colour, linewidth=1.3, marker="o", markersize=2)
+
+
+def logarithmic_if_wide(ax: Axes) -> None:
+    """Bounds are often orders of magnitude above what they bound."""
+    values = np.concatenate([np.asarray(drawn.get_ydata(), dtype=float) for drawn in ax.lines])
+    values = values[np.isfinite(values)]
+    if len(values) and values.min() > 0 and values.max() / values.min() > 50:
+        ax.set_yscale("log")
+
+
+def legend(figure: Figure, names: list[str], started: bool, bound: bool = False) -> None:
+    """Under the figure: models where there are several, and what a dotted or dashed line is."""
+    handles = []
+    if len(names) > 1:
+        handles = [
+            Line2D([], [], color=COLOURS[i % 6], linestyle=DASHES[i % 6], linewidth=1.2, label=literal(name))
+            for i, name in enumerate(names)
+        ]
+    if started:
+        handles.append(Line2D([], [], color=GREY, linestyle=":", linewidth=0.9, label="random start"))
+    if bound:
+        handles.append(Line2D([], [], color="0.3", linestyle="--", linewidth=0.9, label="bound"))
+        handles.append(Line2D([], [], color="0.3", linewidth=1.3, label="measured"))
+    if handles:
+        wide = max(len(str(h.get_label())) for h in handles) > 40
+        figure.legend(
+            handles=handles, loc="outside lower center", ncols=1 if wide else 3, frameon=False, fontsize=6.5
+        )  # fmt: skip
+
+
+def pick(model: Any, block: int, head: int) -> Values | None:
+    """A curve, or None where this model has no such block or head."""
+    if not model or block >= len(model) or not model[block] or head >= len(model[block]):
+        return None
+    curve: Values = model[block][head]
+    return curve
+
+
+def spectrum(ax: Axes, curves: list[Values | None], top: float) -> None:
+    ax.set_yscale("log")
+    ax.set_ylim(top * 1e-3, top * 1.3)
+    ax.set_xlim(-0.02, 1.02)
+    ax.tick_params(which="both", left=False, bottom=False, labelleft=False, labelbottom=False)
+    for i, curve in enumerate(curves):
+        if curve is not None:
+            y = np.maximum(floats(curve), top * 1e-3)
+            ax.plot(np.linspace(0, 1, len(y)), y, color=COLOURS[i % 6], linewidth=0.6)
+    if not any(curve is not None for curve in curves):
+        ax.set_axis_off()
+
+
+def cumulative(figure: Figure, ax: Axes, blocks: list[Any]) -> None:
+    tones = colormaps["viridis"]
+    scale = Normalize(0, max(1, len(blocks) - 1))
+    for b, heads in enumerate(blocks):
+        if heads is not None and heads.size:
+            y = np.nanmean(heads, axis=0)
+            ax.plot(np.arange(1, len(y) + 1) / len(y), y, color=tones(scale(b)), linewidth=0.9)
+    ax.axhline(0.9, color=GREY, linewidth=0.7, linestyle=":")
+    ax.set_xlabel("share of singular values")
+    ax.set_ylabel("f(r), mean over heads")
+    ax.set_ylim(0, 1.02)
+    bar = figure.colorbar(ScalarMappable(scale, tones), ax=ax, label="block", pad=0.02)
+    bar.outline.set_visible(False)  # type: ignore[operator]
+
+
+def spread_out(items: list[int], most: int) -> list[int]:
+    """At most so many of the items, the first and the last among them."""
+    if len(items) <= most:
+        return items
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
+def picture(ax: Axes, sample: Any) -> None:
+    """The image itself, where it can be read."""
+    ax.set_xticks([])
+    ax.set_yticks([])
+    pixels = _pixels(sample)
+    if pixels is not None:
+        ax.imshow(pixels)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+
+
+def _pixels(sample: Any) -> Any:
+    uri = str(sample.get("picture") or "")
+    if not uri.startswith("data:image/"):
+        return None
+    try:
+        kind = uri.removeprefix("data:image/").split(";")[0]
+        return imread(io.BytesIO(base64.b64decode(uri.split(",", 1)[1])), format=kind)
+    except (ValueError, OSError, IndexError, SyntaxError, binascii.Error):
+        return None
+
+
+def sample_map(ax: Axes, sample: Any, block: int, kind: str) -> None:
+    """One map of the query nearest to the middle, mean over heads, with the query marked."""
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.set_title(f"block {block}", fontsize=6)
+    entry = sample["blocks"].get(str(block)) or {}
+    if kind not in entry:
+        ax.set_axis_off()
+        return
+    h, w = entry["grid"]
+    queries = np.array(entry["queries"])
+    q = int(np.abs(queries - np.array([h, w]) / 2).sum(axis=1).argmin())
+    heads = entry["heads"] if kind == "maps" else 1
+    maps = np.frombuffer(base64.b64decode(entry[kind]), dtype=np.uint8).reshape(heads, len(queries), h, w)
+    ax.imshow(maps[:, q].mean(axis=0), cmap="inferno", vmin=0, vmax=255 if kind == "similarity" else None)
+    row, column = queries[q]
+    ax.plot([column], [row], marker="s", markersize=3, markerfacecolor="none", color="white", markeredgewidth=0.8)
+
+
+def parameter(ax: Axes, rows: list[Any], i: int) -> None:
+    """A learned parameter: dots for few values, bands of quantiles for many, a line for the mean."""
+    colour = COLOURS[i % len(COLOURS)]
+    rows = sorted(rows, key=lambda r: r["block"])
+    if not rows:
+        return
+    x = [r["block"] for r in rows]
+    if any(r["quantiles"] for r in rows):
+        for q, alpha in ((0.0, 0.1), (0.05, 0.16), (0.25, 0.26)):
+            low, high = (floats([_level(r["values"], level) for r in rows]) for level in (q, 1 - q))
+            ax.fill_between(x, low, high, color=colour, alpha=alpha, linewidth=0)
+    else:
+        for r in rows:
+            ax.plot([r["block"]] * len(r["values"]), floats(r["values"]), ".", color=colour, alpha=0.6, markersize=4)
+    ax.plot(x, floats([r["mean"] for r in rows]), color=colour, linestyle=DASHES[i % len(DASHES)], linewidth=1.2)
+
+
+def _level(values: list[float | None], q: float) -> float | None:
+    return values[round(q * (len(values) - 1))] if values else None

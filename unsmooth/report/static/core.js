@@ -1,0 +1,153 @@
+// What all parts of the page share: the data, colours of the theme, and when charts are drawn.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const root = document.documentElement;
+const $ = (id) => document.getElementById(id);
+const MODELS = data.models.length;
+const DASHES = ["solid", "7px,3px", "3px,2px", "9px,2px,2px,2px", "12px,3px", "1.5px,2.5px"];
+const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x"];
+
+// Plotly reads a little HTML in its texts; a name is to be shown as it is.
+const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+const short = (text, most = 34) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
+const modelName = (i) => plain(short(data.models[i].name));
+
+function format(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(1).replace("-", "−");
+  return Number(value.toPrecision(3)).toString().replace("-", "−");
+}
+
+function fill(select, options, chosen) {
+  select.replaceChildren(
+    ...options.map(([value, text]) => Object.assign(document.createElement("option"), { value, textContent: text })),
+  );
+  if (options.some(([value]) => String(value) === String(chosen))) select.value = String(chosen);
+}
+
+// A custom property holds both themes' colours until an element uses it, so an element is asked.
+const probe = document.body.appendChild(document.createElement("span"));
+probe.hidden = true;
+function colour(name, alpha = 1) {
+  probe.style.color = `var(--${name})`;
+  const rgb = getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
+  return `rgba(${rgb.join(",")},${alpha})`;
+}
+const modelColour = (i, alpha) => colour(`c${i % 6}`, alpha);
+
+// Charts are drawn when they come near the window, and the rest when the browser has nothing else to do.
+const charts = new Map();
+const seen = new IntersectionObserver(
+  (entries) => entries.filter((e) => e.isIntersecting).forEach((e) => draw(e.target)),
+  { rootMargin: "500px" },
+);
+
+function chart(node, build) {
+  charts.set(node, { build, drawn: false });
+  seen.observe(node);
+}
+
+let printing = false;
+function draw(node) {
+  const entry = charts.get(node);
+  entry.drawn = true;
+  seen.unobserve(node);
+  const { traces, layout } = entry.build();
+  // On paper two charts stand side by side; the window's width says nothing about it.
+  const size = printing ? { autosize: false, width: node.classList.contains("tall") ? 660 : 315 } : {};
+  Plotly.react(node, traces, frame({ ...layout, ...size }), { displayModeBar: false, responsive: true });
+}
+
+function redraw(which = () => true) {
+  for (const [node, entry] of charts) if (entry.drawn && which(node)) draw(node);
+}
+
+function drawRest() {
+  for (const [node, entry] of charts) if (!entry.drawn) draw(node);
+}
+
+const later = window.requestIdleCallback || ((f) => setTimeout(f, 200));
+function idle() {
+  const next = [...charts].find(([, entry]) => !entry.drawn);
+  if (next) {
+    draw(next[0]);
+    later(idle);
+  } else {
+    root.dataset.drawn = "all";
+  }
+}
+
+// Axes and type that all charts have.
+function frame({ xaxis = {}, yaxis = {}, ...rest }) {
+  const ink = colour("ink"), soft = colour("soft"), line = colour("line");
+  const axis = {
+    gridcolor: line, linecolor: line, zeroline: false, tickfont: { size: 11, color: soft }, fixedrange: true,
+    automargin: true, exponentformat: "power",
+  };
+  return {
+    margin: { l: 44, r: 8, t: 8, b: 34 },
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: getComputedStyle(document.body).fontFamily, color: ink, size: 12 },
+    showlegend: false, dragmode: false, hovermode: "x unified",
+    hoverlabel: { bgcolor: colour("paper"), bordercolor: line, font: { size: 12, color: ink }, namelength: -1 },
+    legend: { orientation: "h", x: 0, y: -0.24, yanchor: "top", font: { size: 11, color: soft }, itemclick: false, itemdoubleclick: false },
+    xaxis: { ...axis, showgrid: false, ...xaxis, title: { text: xaxis.label || "", font: { size: 11, color: soft }, standoff: 4 } },
+    yaxis: { ...axis, ...yaxis, title: { text: yaxis.label || "", font: { size: 11, color: soft }, standoff: 4 } },
+    ...rest,
+  };
+}
+
+// Blocks as an x axis: whole numbers only.
+function blockAxis(count) {
+  return { label: "block", range: [-0.5, count - 0.5], dtick: Math.max(1, Math.ceil(count / 12)), tick0: 0 };
+}
+
+// A band between two lines, as closed shapes with gaps where there is no value.
+function band(low, high, fillcolor, extra = {}) {
+  const x = [], y = [];
+  let from = -1;
+  for (let i = 0; i <= low.length; i++) {
+    const here = i < low.length && low[i] !== null && high[i] !== null;
+    if (here && from < 0) from = i;
+    if (!here && from >= 0) {
+      for (let j = from; j < i; j++) { x.push(j); y.push(high[j]); }
+      for (let j = i - 1; j >= from; j--) { x.push(j); y.push(low[j]); }
+      x.push(null); y.push(null);
+      from = -1;
+    }
+  }
+  return { x, y, mode: "lines", line: { width: 0 }, fill: "toself", fillcolor, hoverinfo: "skip", showlegend: false, ...extra };
+}
+
+// Theme: the system's until the button is used.
+const darkSystem = matchMedia("(prefers-color-scheme: dark)");
+const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : darkSystem.matches);
+const themeButton = $("theme");
+function nameTheme() {
+  themeButton.textContent = dark() ? "Light theme" : "Dark theme";
+}
+themeButton.addEventListener("click", () => {
+  root.dataset.theme = dark() ? "light" : "dark";
+  nameTheme();
+  redraw();
+});
+darkSystem.addEventListener("change", () => { nameTheme(); redraw(); });
+nameTheme();
+
+// Print is always light.
+let themeBefore;
+addEventListener("beforeprint", () => {
+  themeBefore = root.dataset.theme;
+  root.dataset.theme = "light";
+  printing = true;
+  drawRest();
+  redraw();
+  document.querySelectorAll("details").forEach((d) => { d.open = true; });
+});
+addEventListener("afterprint", () => {
+  printing = false;
+  if (themeBefore) root.dataset.theme = themeBefore; else delete root.dataset.theme;
+  redraw();
+});
+addEventListener("load", () => later(idle));

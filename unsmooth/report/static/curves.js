@@ -1,0 +1,161 @@
+// Curves by depth, bounds against measurements, and learned parameters.
+
+const shown = data.models.map(() => true);
+const depth = Math.max(...data.models.map((m) => m.blocks));
+const checked = (id) => !$(id) || $(id).checked;
+const blocksOf = (values) => values.map((_, i) => i);
+
+// One part of one vital, for one model. `style` tells parts apart by colour (one model) or by dash (several).
+function lineOf(part, model, style, name) {
+  const values = part.by[model];
+  if (!values || !shown[model]) return [];
+  const traces = [];
+  if (checked("show-start") && values.start && style.start) {
+    const tone = MODELS > 1 ? modelColour(model, 0.75) : colour("start");
+    if (MODELS === 1) traces.push(band(...around(values.start, values.startSd, style.limits), colour("start", 0.16)));
+    traces.push({
+      x: blocksOf(values.start), y: values.start, mode: "lines", line: { color: tone, width: 1.3, dash: "dot" },
+      name: MODELS > 1 ? `${modelName(model)} at random start` : "random start", hovertemplate: "%{y:.3g}", showlegend: false,
+    });
+  }
+  if (checked("show-spread")) traces.push(band(...around(values.mean, values.sd, style.limits), style.fill));
+  traces.push({
+    x: blocksOf(values.mean), y: values.mean, mode: "lines+markers", connectgaps: false, name,
+    line: { color: style.line, width: 2, dash: style.dash },
+    marker: { size: 5, color: style.line, symbol: SYMBOLS[model % 6] },
+    text: values.mean.map((_, i) => (values.sd[i] ? ` ± ${format(values.sd[i])}` : "") + (values.n[i] ? `, ${values.n[i]} images` : "")),
+    hovertemplate: "%{y:.3g}%{text}",
+  });
+  return traces;
+}
+
+// One standard deviation to both sides, but not beyond what a vital can be.
+function around(mean, sd, [low, high] = [null, null]) {
+  const within = (v) => Math.min(high === null ? v : high, Math.max(low === null ? v : low, v));
+  const at = (sign) => mean.map((m, i) => (m === null || sd[i] === null || sd[i] === undefined ? null : within(m + sign * sd[i])));
+  return [at(-1), at(1)];
+}
+
+// The heads of one part: thin lines of one colour.
+function headsOf(part, model) {
+  const rows = part.by[model];
+  if (!rows || !shown[model]) return [];
+  const count = Math.max(0, ...rows.map((r) => (r ? r.length : 0)));
+  return Array.from({ length: count }, (_, head) => ({
+    x: blocksOf(rows), y: rows.map((r) => (r && r[head] !== undefined ? r[head] : null)), mode: "lines+markers",
+    line: { color: modelColour(model, 0.55), width: 1.2, dash: DASHES[model % 6] },
+    marker: { size: 4, color: modelColour(model, 0.7), symbol: SYMBOLS[model % 6] },
+    name: (MODELS > 1 ? `${modelName(model)}, ` : "") + `head ${head}`, hovertemplate: "%{y:.3g}",
+  }));
+}
+
+function matrixOf(part) {
+  const model = shown.findIndex((on, i) => on && part.by[i]);
+  if (model < 0) return [];
+  const steps = [0, 0.25, 0.5, 0.75, 1].map((t) => [t, mixed(t)]);
+  return [{
+    z: part.by[model], type: "heatmap", colorscale: steps, zmin: 0, zmax: 1, name: modelName(model),
+    colorbar: { thickness: 8, outlinewidth: 0, tickfont: { size: 10, color: colour("soft") } },
+    hovertemplate: "blocks %{y} and %{x}: %{z:.3f}<extra></extra>", xgap: 1, ygap: 1, hoverongaps: false,
+  }];
+}
+
+function mixed(t) {
+  const [low, high] = ["low", "high"].map((name) => colour(name).match(/[\d.]+/g).slice(0, 3).map(Number));
+  return `rgb(${low.map((v, i) => Math.round(v + t * (high[i] - v))).join(",")})`;
+}
+
+function curve(vital, select) {
+  const lines = vital.parts.filter((p) => p.kind === "line");
+  const choice = select ? select.value : "0";
+  const everything = choice === "all" || (choice === "0" && $("show-parts").checked && lines.length > 1);
+  const part = vital.parts[Number(choice)] || vital.parts[0];
+  const models = data.models.map((_, i) => i);
+  if (!everything && part.kind === "matrix") {
+    const axis = { label: "block", dtick: Math.max(1, Math.ceil(depth / 12)) };
+    return { traces: matrixOf(part), layout: { xaxis: axis, yaxis: { autorange: "reversed", scaleanchor: "x", constrain: "domain", dtick: axis.dtick }, hovermode: "closest" } };
+  }
+  let traces;
+  if (!everything && part.kind === "heads") traces = models.flatMap((i) => headsOf(part, i));
+  else if (!everything) {
+    traces = models.flatMap((i) =>
+      lineOf(part, i, { line: modelColour(i), fill: modelColour(i, 0.14), dash: DASHES[i % 6], start: true, limits: choice === "0" ? [vital.low, vital.high] : undefined }, MODELS > 1 ? modelName(i) : "mean"));
+  } else {
+    traces = lines.flatMap((p, k) => models.flatMap((i) => {
+      const own = MODELS > 1 ? modelColour(i, 1 - (0.6 * k) / lines.length) : colour(`c${k % 6}`);
+      const dash = DASHES[MODELS > 1 ? k % 6 : Math.floor(k / 6)];
+      const name = (MODELS > 1 ? `${modelName(i)}, ` : "") + plain(p.label);
+      return lineOf(p, i, { line: own, fill: "rgba(0,0,0,0)", dash, start: false }, name);
+    }));
+  }
+  const marks = [...new Set(vital.marks.filter((_, i) => shown[i]).flat())];
+  const whole = $("show-range").checked && vital.low !== null && vital.high !== null && !everything && part.label !== "share";
+  return {
+    traces,
+    layout: {
+      xaxis: blockAxis(depth), yaxis: whole ? { range: [vital.low, vital.high] } : {}, showlegend: everything,
+      height: everything ? 270 + 9 * lines.length : 210,
+      hovermode: traces.length > 8 ? "closest" : "x unified",
+      shapes: marks.map((b) => ({ type: "rect", xref: "x", yref: "paper", x0: b - 0.5, x1: b + 0.5, y0: 0, y1: 1, fillcolor: colour("bad", 0.09), line: { width: 0 }, layer: "below" })),
+    },
+  };
+}
+
+for (const vital of data.curves) {
+  const card = $(`curve-${vital.key}`);
+  const node = card.querySelector(".plot"), select = card.querySelector("select");
+  chart(node, () => {
+    const built = curve(vital, select);
+    node.style.height = `${built.layout.height || 210}px`;
+    return built;
+  });
+  if (select) select.addEventListener("change", () => draw(node));
+}
+
+const isCurve = (node) => Boolean(node.dataset.curve);
+for (const id of ["show-spread", "show-start", "show-range", "show-parts"]) {
+  if ($(id)) $(id).addEventListener("change", () => redraw(isCurve));
+}
+document.querySelectorAll(".model-toggle").forEach((button) => button.addEventListener("click", () => {
+  const i = Number(button.dataset.model);
+  shown[i] = !shown[i];
+  button.setAttribute("aria-pressed", String(shown[i]));
+  redraw(isCurve);
+}));
+
+// Bounds. They are often orders of magnitude above what they bound, and then only a logarithm shows both.
+document.querySelectorAll("[data-bound]").forEach((node) => chart(node, () => {
+  const bound = data.bounds[Number(node.dataset.bound)];
+  const traces = bound.by.flatMap((values, i) => [["bound", "dash"], ["measured", "solid"]].filter(([which]) => values[which].length).map(([which, dash]) => ({
+    x: blocksOf(values[which]), y: values[which], mode: "lines+markers", name: (MODELS > 1 ? `${modelName(i)}, ` : "") + which,
+    line: { color: which === "bound" && MODELS === 1 ? colour("soft") : modelColour(i), width: which === "bound" ? 1.5 : 2.2, dash },
+    marker: { size: which === "bound" ? 4 : 5, symbol: SYMBOLS[i % 6] }, hovertemplate: "%{y:.3g}",
+  })));
+  const all = traces.flatMap((t) => t.y).filter((v) => v !== null);
+  const log = Math.min(...all) > 0 && Math.max(...all) / Math.min(...all) > 50;
+  return { traces, layout: { xaxis: blockAxis(depth), yaxis: log ? { type: "log", label: "logarithmic", dtick: 1 } : {}, showlegend: true } };
+}));
+
+// Learned parameters: dots for few values, bands of quantiles for many.
+document.querySelectorAll("[data-learned]").forEach((node) => chart(node, () => {
+  const { rows } = data.learned[Number(node.dataset.learned)];
+  const traces = [];
+  data.models.forEach((_, i) => {
+    const own = rows.filter((r) => r.model === i && r.block !== null);
+    if (!own.length) return;
+    const at = (f) => { const out = Array(depth).fill(null); own.forEach((r) => { out[r.block] = f(r); }); return out; };
+    if (own.some((r) => r.quantiles)) {
+      const level = (q) => (r) => r.values[Math.round(q * (r.values.length - 1))];
+      for (const [q, alpha] of [[0, 0.1], [0.05, 0.16], [0.25, 0.26]]) traces.push(band(at(level(q)), at(level(1 - q)), modelColour(i, alpha)));
+    } else {
+      const dots = own.flatMap((r) => r.values.map((v) => [r.block, v]));
+      traces.push({ x: dots.map((d) => d[0]), y: dots.map((d) => d[1]), mode: "markers", marker: { size: 6, color: modelColour(i, 0.55), symbol: SYMBOLS[i % 6] }, hoverinfo: "skip" });
+    }
+    traces.push({
+      x: blocksOf(at(() => 0)), y: at((r) => r.mean), mode: "lines", line: { color: modelColour(i), width: 1.8, dash: DASHES[i % 6] }, name: MODELS > 1 ? modelName(i) : "mean",
+      text: at((r) => ` (${format(r.low)} to ${format(r.high)})`), hovertemplate: "%{y:.3g}%{text}",
+    });
+  });
+  const zero = { type: "line", xref: "paper", x0: 0, x1: 1, y0: 0, y1: 0, line: { color: colour("soft"), width: 1, dash: "dot" }, layer: "below" };
+  return { traces, layout: { xaxis: blockAxis(depth), shapes: [zero] } };
+}));

@@ -1,0 +1,86 @@
+"""Conditioning of attention against its bounds: Propositions 4.1 and 4.2 of Always Skip Attention.
+
+    4.1   log κ(XW_QW_KᵀXᵀXW_V) ≤ log κ(W_Q)κ(W_K)κ(W_V) + 3 log κ(X)      linear attention, without softmax
+    4.2   the skip lowers the condition number of what attention gives
+
+X is what the attention branch reads, W the weights of all heads together. `linear` is the right side of 4.1 and
+`linear.measured` its left side on the host's own weights; both hide how far softmax attention is from linear. `skip`
+is log κ of what attention adds and `skip.measured` of the sum with the skip. 4.1 is about matrices of full column
+rank: with fewer tokens than channels κ is taken over min(n, d) values, and the inequality may fail (`unsmooth.theory`
+has counterexamples). 4.2 is a heuristic of the paper, not a theorem. Double precision resolves log κ up to 34.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.anatomy import Anatomy, Block
+from unsmooth.feeding import example
+from unsmooth.hosts import run
+from unsmooth.places import as_tokens
+from unsmooth.probe import probe
+from unsmooth.trace import first_tensor, undisturbed
+from unsmooth.vitals.base import THEORY_SAMPLE, register
+from unsmooth.weights import query_key_value
+
+RESOLUTION = 1e-15
+
+
+@register(
+    title="condition bounds",
+    formula="log κ(W_Q)κ(W_K)κ(W_V) + 3 log κ(X) against log κ(XW_QW_KᵀXᵀXW_V)",
+    reading="measured below the bound: the proposition holds here",
+    family="theory",
+    of="model",
+    main="linear",
+    sample=THEORY_SAMPLE,
+    parts=(
+        ("linear", "bound of Proposition 4.1 for linear attention"),
+        ("skip", "what attention adds, without the skip: Proposition 4.2 says that the sum is below it"),
+        ("*.measured", "linear attention itself; the sum with the skip"),
+    ),
+)
+def condition_bound(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: list[int]) -> dict[str, list[Tensor]]:
+    depth = len(anatomy.blocks)
+    parts = ("linear", "linear.measured", "skip", "skip.measured")
+    out: dict[str, list[Any]] = {part: [None] * depth for part in parts}
+
+    def read(block: Block, x: Tensor | None) -> None:
+        assert x is not None
+        x = as_tokens(x, block.channels).double()
+        query, key, value = (w.detach().double().mT for w in query_key_value(model, block))
+        linear = (x @ query) @ ((x @ key).mT @ (x @ value))
+        weights = sum(_log_kappa(w.unsqueeze(0)) for w in (query, key, value))
+        out["linear"][block.index] = weights + 3 * _log_kappa(x)
+        out["linear.measured"][block.index] = _log_kappa(linear)
+
+    def on_join(block: Block, branch: str, x: Tensor, f: Tensor, total: Tensor) -> None:
+        if branch == "attn":
+            for part, tokens in (("skip", f), ("skip.measured", total)):
+                out[part][block.index] = _log_kappa(as_tokens(tokens, block.channels).double())
+
+    handles = []
+    try:
+        for block in anatomy.blocks:
+            port = block.branch("attn").port("front")
+            module = model.get_submodule(port.module)
+            if port.side == "input":
+                hook: Any = lambda _, args, kwargs, block=block: read(block, first_tensor((args, kwargs)))  # noqa: E731
+                handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+            else:
+                hook = lambda _, args, output, block=block: read(block, first_tensor(output))  # noqa: E731
+                handles.append(module.register_forward_hook(hook))
+        with undisturbed(model), probe(model, None, None, anatomy, None, on_join):
+            run(model, example(model, images))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return out
+
+
+def _log_kappa(x: Tensor) -> Tensor:
+    s = torch.linalg.svdvals(x)
+    return (s[..., 0] / s[..., -1].maximum(RESOLUTION * s[..., 0])).log()
