@@ -1,0 +1,193 @@
+"""What a diagnosis costs: DeiT-S at 224, default vitals, against a plain forward pass and against plain formulas.
+
+Interleaved in one process, median over rounds. Memory: the peak of one process that diagnoses 64 images against one
+that diagnoses 512. "Plain formulas" are the same vitals as they stand in the papers: the whole SVD, all pairs, one
+image at a time, maps made anew for each vital.
+
+    python benchmarks/vitals.py [--images 64] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unsmooth import vitals
+from unsmooth.diagnose import diagnose
+from unsmooth.feeding import feed
+from unsmooth.measure import measure
+from unsmooth.planning import anatomy_of
+from unsmooth.probe import probe
+from unsmooth.vitals.base import MAP_SAMPLE, SITE_SAMPLE, TOKEN_SAMPLE
+
+HOST, BATCH = "deit_small_patch16_224", 16
+
+
+def trained_like() -> torch.nn.Module:
+    """A host with sharp attention: a fresh one attends uniformly, which flatters nobody but is not what is diagnosed."""
+    torch.manual_seed(0)
+    model = timm.create_model(HOST).eval()
+    for block in model.blocks:
+        torch.nn.init.normal_(block.attn.qkv.weight, std=0.06)
+    return model
+
+
+def pictures(count: int) -> Tensor:
+    images = torch.cat([batch.images for batch in feed(timm.create_model(HOST), "photographs", 16)])
+    return images.repeat(-(-count // len(images)), 1, 1, 1)[:count]
+
+
+@torch.no_grad()
+def plain(model: Any, images: Tensor) -> None:
+    for part in images.split(BATCH):
+        model(part)
+
+
+def streaming(model: Any, images: Tensor) -> None:
+    measure(model, anatomy_of(model), feed(model, images, BATCH, None), vitals.select("default"))
+
+
+# The same vitals from their formulas. Each is a few lines that a person would write first.
+
+
+def pairs_cosine(rows: Tensor) -> float:
+    total, count = 0.0, 0
+    for i in range(len(rows) - 1):
+        cosine = F.cosine_similarity(rows[i : i + 1], rows[i + 1 :], dim=-1)
+        total, count = total + cosine.abs().sum().item(), count + len(cosine)
+    return total / count
+
+
+def token_formulas(x: Tensor, before: Tensor, first: Tensor, spectra: bool) -> None:
+    n = len(x)
+    mean = torch.ones(n, n) / n
+    high = x - mean @ x
+    pairs_cosine(x)
+    (high.norm() / x.norm()).item(), torch.log(high.norm() / (first - mean @ first).norm()).item()
+    (torch.linalg.matrix_norm(high, 1) * torch.linalg.matrix_norm(high, torch.inf)).sqrt().item()
+    norms = x.norm(dim=1)
+    (norms > norms.median() + 10 * (norms - norms.median()).abs().median()).sum().item()
+    F.cosine_similarity(before, x, dim=1).mean().item()
+    grid = x[1:].view(14, 14, -1)
+    (grid.diff(dim=0).square().sum() + grid.diff(dim=1).square().sum()).item()
+    if spectra:
+        for _ in range(3):  # effective rank, stable rank, condition number: each by its own SVD
+            torch.linalg.svd(x)
+
+
+def map_formulas(a: Tensor, spectra: bool, distances: Tensor) -> None:
+    n = len(a)
+    pairs_cosine(a.T)
+    -(a * a.clamp_min(1e-30).log()).sum(-1).mean().item()
+    mean = a.mean(0)
+    for row in a:
+        middle = (row + mean) / 2
+        sum((p * (p.clamp_min(1e-30) / middle.clamp_min(1e-30)).log()).sum().item() for p in (row, mean))
+    (a[1:, 1:] / a[1:, 1:].sum(-1, keepdim=True) * distances).sum(-1).mean().item()
+    if spectra:
+        torch.linalg.svd(a)
+        torch.linalg.eigvalsh((a + a.T) / 2)
+        fourier = torch.fft.fft(torch.eye(n), norm="ortho")
+        (fourier @ a.to(fourier.dtype) @ fourier.conj().T).norm(dim=1)
+
+
+@torch.no_grad()
+def formulas(model: Any, images: Tensor) -> None:
+    """One image at a time; spectral ones on the same samples of images as the library's."""
+    from unsmooth.places import distances
+
+    places = distances((14, 14), (224, 224)).float()
+    for i, image in enumerate(images):
+        state: dict[str, Tensor] = {}
+
+        def on_input(block: Any, x: Tensor) -> None:
+            state["before"] = x[0].clone()
+            state.setdefault("first", x[0].clone())
+
+        def on_tokens(block: Any, x: Tensor, i: int = i) -> None:
+            token_formulas(x[0], state["before"], state["first"], i < TOKEN_SAMPLE)
+
+        def on_join(block: Any, branch: str, x: Tensor, f: Tensor, out: Tensor, i: int = i) -> None:
+            (f.norm() / x.norm()).item()
+            if i < SITE_SAMPLE:
+                torch.linalg.svd(f[0]), torch.linalg.svd(out[0])
+
+        def on_attention(block: Any, attention: Any, call: Any, i: int = i) -> None:
+            call.scores().abs().amax().item()
+            for a in call.map()[0]:
+                map_formulas(a, i < MAP_SAMPLE, places)
+
+        with probe(model, on_tokens, on_attention, None, on_input, on_join):
+            model(image.unsqueeze(0))
+
+
+def peak(count: int) -> None:
+    """Diagnose `count` images from a generator and print this process's peak memory."""
+    model = trained_like()
+    images = pictures(32)
+
+    def loader() -> Any:
+        for start in range(0, count, BATCH):
+            yield images[start % 32 : start % 32 + BATCH]
+
+    diagnose(model, loader(), limit=None)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--images", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peak", type=int)
+    given = parser.parse_args()
+    if given.peak:
+        peak(given.peak)
+        return
+    model, images = trained_like(), pictures(given.images)
+    few = images[: TOKEN_SAMPLE // 4]
+    arms: dict[str, tuple[Callable[..., None], Tensor]] = {
+        "plain forward pass": (plain, images),
+        "default vitals": (streaming, images),
+        "default vitals, few images": (streaming, few),
+        "plain formulas, few images": (formulas, few),
+    }
+    plain(model, images[:BATCH])
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    for _ in range(given.rounds):
+        for name, (run, data) in arms.items():
+            begun = time.perf_counter()
+            run(model, data)
+            times[name].append(time.perf_counter() - begun)
+    median = {name: statistics.median(found) for name, found in times.items()}
+    for name, found in times.items():
+        print(f"{name:<30} {median[name]:7.2f} s  ({min(found):.2f}–{max(found):.2f})  {len(arms[name][1])} images")
+    print(f"vitals / forward pass   {median['default vitals'] / median['plain forward pass']:.2f}   (goal: at most 3)")
+    ratio = median["plain formulas, few images"] / median["default vitals, few images"]
+    print(f"formulas / vitals       {ratio:.2f}   (goal: at least 5)")
+    small, large = (
+        int(
+            subprocess.run(
+                [sys.executable, __file__, "--peak", str(n)], capture_output=True, text=True, check=True
+            ).stdout
+        )
+        for n in (64, 512)
+    )
+    print(
+        f"peak memory             {small} MB for 64 images, {large} MB for 512: {large / small - 1:+.1%}   (goal: +5 %)"
+    )
+    print(f"{HOST}, batch {BATCH}, fp32, {torch.get_num_threads()} threads, torch {torch.__version__}")
+
+
+if __name__ == "__main__":
+    main()
