@@ -185,3 +185,33 @@ def test_a_stack_without_its_attention_skip_has_collapsed(depth: int, branch: st
     assert set(range(1, depth)) <= set(found.data["verdict"]["blocks"])
     assert "a skip is missing" in found.findings[0]["text"]
     assert "remove" in found.findings[0]["remedies"][0]["reason"]
+
+
+@pytest.mark.slow
+def test_a_small_model_that_learned_its_task_is_healthy() -> None:
+    """Six blocks on digits: above 60 % of held-out digits, and nothing to find but notes."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = torch.from_numpy(digits.images).float().unsqueeze(1) / 8 - 1
+    labels = torch.from_numpy(digits.target)
+    torch.manual_seed(0)
+    model = unsmooth.create_model(
+        "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=48, num_heads=3, depth=6, num_classes=10)"
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=400, pct_start=0.1)
+    for _ in range(400):
+        batch = torch.randint(1500, (64,))
+        loss = torch.nn.functional.cross_entropy(model(images[batch]), labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    model.eval()
+    with torch.no_grad():
+        accuracy = (model(images[1500:]).argmax(dim=1) == labels[1500:]).float().mean()
+    assert accuracy > 0.6
+    found = unsmooth.diagnose(model, "digits", limit=64)
+    assert found.verdict == "healthy"
+    assert all(finding["severity"] == "note" for finding in found.findings)

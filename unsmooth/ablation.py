@@ -57,6 +57,8 @@ def remove_parts(model: nn.Module, anatomy: Anatomy, variant: str) -> nn.Module:
     for block in anatomy.blocks:
         if block.joins != ("attn", "mlp"):
             raise Refusal("its blocks are not attention and MLP, each with a skip")
+        if block.core().kind != "global":
+            raise Refusal("its attention is not over all tokens, and the theorems are about that")
     if variant == "whole":
         return model
     copied: nn.Module = copy.deepcopy(model)

@@ -94,7 +94,7 @@ def _finding(finding: dict[str, Any]) -> list[RenderableType]:
     ]
     pieces += [_indented(f"{row['vital']}: {row['text']}") for row in finding["evidence"]]
     for row in finding["remedies"]:
-        if not row["fits"]:
+        if not row["fits"] or finding["severity"] == "note":  # of a note, nobody need do anything; the report has all
             continue
         spec = f"try {row['spec']}: " if row["spec"] else ""
         safe = "" if not row["spec"] else "; safe on pretrained weights" if row["safe"] else "; changes outputs at once"
