@@ -302,7 +302,7 @@ WRONG_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "names for labels": (lambda p: save(p, images=IMAGES, labels=np.array(list("abcde"))), r"whole numbers.*<U1"),
     "half a zip": (broken_zip, r"cannot read .*zip"),
     "a flipped bit": (damaged_member, r"cannot read .*CRC"),
-    "no array inside": (not_arrays, r"cannot read"),
+    "no array inside": (not_arrays, r"cannot read|must be uint8"),
     "objects": (lambda p: save(p, images=np.array([{"a": 1}], dtype=object)), r"cannot read .*[Oo]bject"),
     "empty file": (lambda p: write(p, b""), r"cannot read"),
     "text": (lambda p: write(p, b"hello"), r"cannot read"),
@@ -333,6 +333,14 @@ def test_npz_files_that_are_right(tmp_path: Path, kind: str) -> None:
     found = batches(save(tmp_path / "data.npz", images=images, labels=np.array([3, 0, 0, 1, 2], dtype=np.uint8)), 3)
     assert [batch.labels.tolist() for batch in found] == [[3, 0, 0], [1, 2]]
     assert torch.equal(torch.cat([b.images for b in found]), torch.cat([b.images for b in batches(colours, 3)]))
+
+
+@pytest.mark.parametrize(("x", "y"), [("images", "labels"), ("x", "y"), ("x_test", "y_test"), ("x_train", "y_train")])
+def test_names_inside_npz_files(tmp_path: Path, x: str, y: str) -> None:
+    (found,) = batches(save(tmp_path / "data.npz", **{x: IMAGES, y: np.arange(5), "other": np.zeros(3)}), 8)
+    assert found.labels.tolist() == [0, 1, 2, 3, 4]
+    (found,) = batches(save(tmp_path / "data.npz", **{x: IMAGES}), 8)
+    assert found.labels is None
 
 
 # What a host is given

@@ -25,6 +25,7 @@ from unsmooth.vitals.layer_cka import unbiased_hsic
 Array = np.ndarray[Any, Any]
 OF_BLOCKS = ("depth_probe", "layer_cka", "similar_blocks")
 EVERY = vitals.list_vitals()
+OF_MODELS = [key for key in EVERY if vitals.get(key).of == "model"]  # bounds of theory, which need a whole model
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 quick = settings(max_examples=15, derandomize=True)
 
@@ -35,8 +36,13 @@ quick = settings(max_examples=15, derandomize=True)
 def test_every_vital_has_its_equation_and_its_closed_forms() -> None:
     """Whoever adds a vital adds a reference and cases of known value to one of the three files."""
     for table in ("REFERENCES", "CASES"):
-        covered = [*getattr(of_tokens, table), *getattr(of_maps, table), *OF_BLOCKS]
+        covered = [*getattr(of_tokens, table), *getattr(of_maps, table), *OF_BLOCKS, *OF_MODELS]
         assert sorted(covered) == EVERY, table
+
+
+@pytest.mark.parametrize("key", OF_MODELS)
+def test_every_vital_of_models_has_a_test_that_names_it(key: str) -> None:
+    assert any(key in path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
 
 
 @pytest.mark.parametrize("key", EVERY)
@@ -47,7 +53,7 @@ def test_a_vital_says_what_it_is(key: str) -> None:
     assert vital.help == (ast.get_docstring(ast.parse(Path(vitals.__path__[0], f"{key}.py").read_text())) or "").strip()
     assert vital.family in FAMILIES
     assert vital.low is None or vital.high is None or vital.low < vital.high
-    assert vital.main in ("", *(name for name, _ in vital.parts))
+    assert vital.main in {"", *(name for name, _ in vital.parts)}
     assert all(name and meaning for name, meaning in vital.parts)
     assert vital.sample is None or vital.sample > 0
 
@@ -58,7 +64,7 @@ def test_a_file_is_a_vital() -> None:
     assert len({vitals.get(key).title for key in EVERY}) == len(EVERY), "two vitals of one title"
 
 
-@pytest.mark.parametrize("key", [key for key in EVERY if key not in OF_BLOCKS])
+@pytest.mark.parametrize("key", [key for key in EVERY if key not in (*OF_BLOCKS, *OF_MODELS)])
 def test_the_parts_of_a_vital_are_declared(key: str) -> None:
     if key in of_tokens.KEYS:
         x = of_tokens.tokens(2, 6, 5, 0)

@@ -21,7 +21,7 @@ from unsmooth.diagnose import diagnose as run_diagnosis
 from unsmooth.diagnosis import Diagnosis
 from unsmooth.errors import UnsmoothError
 from unsmooth.feeding import LIMIT
-from unsmooth.publish import check_format, write_report
+from unsmooth.publish import check_target, write_report
 from unsmooth.tables import as_rich
 from unsmooth.terminal import command_line, progress_bar, remember
 
@@ -93,7 +93,7 @@ def diagnose(
     reference: bool = typer.Option(True, help="look at the same architecture at random start too"),
 ) -> None:
     """Say whether a model's tokens collapse, where, why, or that nothing is wrong."""
-    check_format(format)
+    check_target(out, format)
     if len(checkpoint) not in (0, len(specs)):
         raise UnsmoothError(f"{len(specs)} specs and {len(checkpoint)} checkpoints: give one for each spec, or none")
     found = []

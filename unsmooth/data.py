@@ -55,11 +55,11 @@ def open_images(source: str | Path) -> Images:
     if text.startswith(TIMM_PREFIXES):
         return _timm(text)
     path = Path(source)
-    if path.is_dir():
+    if text and path.is_dir():
         return _folder(path)
     if path.suffix == ".npz" and path.exists():
         return _npz(path)
-    if path.exists():
+    if text and path.exists():
         raise UnsmoothError(f"{path} is no folder and no .npz file; give the folder that holds the images")
     raise UnsmoothError(
         f"there are no images at {text!r}: give a folder, an .npz file, a data set of timm "
@@ -108,7 +108,9 @@ def eight_bit(picture: Image.Image) -> Image.Image:
     """16-bit, 32-bit and floating-point grey as 8-bit grey; everything else as it is."""
     if picture.mode.startswith("I") or picture.mode == "F":
         pixels = np.asarray(picture).astype(np.float64)
-        top = 65535.0 if pixels.max(initial=0) > 255 else 255.0
+        most = pixels.max(initial=0)
+        deep = picture.mode.startswith("I;16") or most > 255
+        top = 65535.0 if deep else 1.0 if picture.mode == "F" and most <= 1 else 255.0
         return Image.fromarray((pixels.clip(0, top) / top * 255).round().astype(np.uint8))
     return picture
 
@@ -141,7 +143,7 @@ def _folder(path: Path) -> Images:
 def _npz(path: Path) -> Images:
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
+            arrays = {key: np.asarray(file[key]) for key in file.files}
     except Exception as error:  # zip, header and pickle errors have no common class
         raise UnsmoothError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
     pair = next((names for names in NPZ_NAMES if names[0] in arrays), None)

@@ -73,7 +73,8 @@ def diagnose(
     twin = random_twin(model) if reference else None
     count = _Count(source.count, twin is not None, progress)
     first, batches = _peek(source)
-    found = measure(model, anatomy, batches, chosen, at, prefix, count.advance)
+    asked = vitals.split(",") if isinstance(vitals, str) else vitals or ()
+    found = measure(model, anatomy, batches, chosen, at, prefix, count.advance, asked)
     measure_model(model, anatomy, first.images, chosen, at, found)
     data = _describe(model, name, anatomy, source, found, chosen, prefix)
     data["reference"] = None

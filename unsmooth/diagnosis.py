@@ -132,7 +132,8 @@ class Diagnosis:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise UnsmoothError(f"cannot read a diagnosis from {path}: {error}") from error
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UnsmoothError(f"cannot read a diagnosis from {path}: {reason}") from error
         if not isinstance(data, dict) or data.get("kind") != "diagnosis":
             raise UnsmoothError(f"{path} is no diagnosis: it was not written by unsmooth diagnose")
         if data.get("format") != FORMAT:

@@ -72,14 +72,17 @@ def feed(model: nn.Module, source: Source, batch_size: int, limit: int | None = 
     tensor of floats, and what a loader yields (tensors, pairs with labels, dicts with `pixel_values`), is taken as it
     is.
     """
+    if batch_size < 1 or (limit is not None and limit < 1):
+        raise UnsmoothError(f"batch size and limit must be at least 1, not {batch_size} and {limit}")
     size = image_size(model)
     if source is None:
         source = "digits" if size[1] <= SMALL else "photographs"
     if isinstance(source, str | Path):
         return _of_pictures(model, open_images(source), size, batch_size, limit)
     if isinstance(source, np.ndarray) or (isinstance(source, Tensor) and source.dtype == torch.uint8):
-        array = source if isinstance(source, np.ndarray) else source.movedim(1, -1).cpu().numpy()
-        return _of_pictures(model, of_array(array, "the array"), size, batch_size, limit)
+        if isinstance(source, Tensor):
+            source = (source.movedim(1, -1) if source.ndim == 4 else source).cpu().numpy()
+        return _of_pictures(model, of_array(source, "the array"), size, batch_size, limit)
     if isinstance(source, Tensor):
         images = source
         _check(images, size)
@@ -147,13 +150,15 @@ def _of_loader(source: Iterable[Any], size: tuple[int, int, int], batch_size: in
                 labels = found.get("labels")
                 found = found.get("pixel_values", found.get("image"))
             elif isinstance(found, list | tuple):
-                found, labels = found[0], found[1] if len(found) > 1 else None
+                found, labels = [*found, None, None][:2]
             if not isinstance(found, Tensor):
                 raise UnsmoothError(
                     f"the loader yields {type(found).__name__}, not a tensor of images, a pair (images, labels) or a "
                     "dict with pixel_values"
                 )
             _check(found, size)
+            if isinstance(labels, Tensor) and labels.ndim == 1 and len(labels) != len(found):
+                raise UnsmoothError(f"the loader yields {len(found)} images and {len(labels)} labels")
             found = found if limit is None else found[: limit - seen]
             labels = labels[: len(found)] if isinstance(labels, Tensor) and labels.ndim == 1 else None
             # A loader's batch may be larger than one block's maps allow.
@@ -184,7 +189,7 @@ def _transform(model: nn.Module, size: tuple[int, int, int]) -> tuple[Any, tuple
     from timm import data
 
     settings = dict(getattr(model, "pretrained_cfg", None) or {})
-    config = data.resolve_data_config({}, pretrained_cfg=settings)
+    config = data.resolve_data_config({"input_size": size}, pretrained_cfg=settings)
     mean, std = tuple(config["mean"]), tuple(config["std"])
     if len(mean) != size[0]:
         mean, std = (0.5,) * size[0], (0.5,) * size[0]

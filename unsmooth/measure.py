@@ -20,7 +20,7 @@ from unsmooth.places import as_tokens, distances, grid_of, prefix_of
 from unsmooth.probe import probe
 from unsmooth.seam import AttentionCall
 from unsmooth.trace import undisturbed
-from unsmooth.vitals.base import Collector, Undefined, Values, Vital
+from unsmooth.vitals.base import LARGEST_SIDE, MAP_SIDE, Collector, Undefined, Values, Vital
 
 KINDS = {
     "channel": "its attention is over channels, not tokens",
@@ -54,12 +54,14 @@ def measure(
     blocks: Iterable[int] | None = None,
     prefix: bool = True,
     progress: Callable[[int], None] | None = None,
+    asked: Iterable[str] = (),
 ) -> Measurements:
     """Run `batches` through a model and measure. `prefix=False` leaves class and register tokens out of token vitals.
 
-    `progress` is told how many images each batch had.
+    `progress` is told how many images each batch had; `asked` names vitals that are wanted at any cost.
     """
-    pass_ = _Pass(model, anatomy, list(vitals), set(range(len(anatomy.blocks)) if blocks is None else blocks), prefix)
+    chosen = set(range(len(anatomy.blocks)) if blocks is None else blocks)
+    pass_ = _Pass(anatomy, list(vitals), chosen, prefix, set(asked))
     with undisturbed(model):
         for batch in batches:
             pass_.begin(batch)
@@ -107,8 +109,8 @@ def singular_values(x: Tensor) -> Tensor:
 
 
 class _Pass:
-    def __init__(self, model: nn.Module, anatomy: Anatomy, vitals: list[Vital], blocks: set[int], prefix: bool) -> None:
-        self.anatomy, self.blocks, self.prefix = anatomy, blocks, prefix
+    def __init__(self, anatomy: Anatomy, vitals: list[Vital], blocks: set[int], prefix: bool, asked: set[str]) -> None:
+        self.anatomy, self.blocks, self.prefix, self.asked = anatomy, blocks, prefix, asked
         self.by_feed: dict[str, list[Vital]] = {}
         for vital in vitals:
             self.by_feed.setdefault(vital.of, []).append(vital)
@@ -131,13 +133,13 @@ class _Pass:
 
     def input(self, block: Block, x: Tensor) -> None:
         if self.first is None:
-            self.first = self.tokens(block, x)
+            self.first = self.tokens(block, x).clone()  # the block may write over its input
         # The block may write over its input.
         keep = block.index in self.blocks and "change" in self.by_feed
         self.before = self.tokens(block, x).clone() if keep else None
 
     def join(self, block: Block, branch: str, x: Tensor, f: Tensor, out: Tensor) -> None:
-        if self.broken is None and not f.sum().isfinite():
+        if self.broken is None and not _whole(f):
             where = {"attn": "attention branch", "mlp": "MLP branch"}.get(branch, "a branch")
             self.broken = (block.index, where)
         if block.index not in self.blocks or branch not in ("attn", "mlp"):
@@ -161,23 +163,26 @@ class _Pass:
             if attention.kind not in vital.accepts:
                 self.skip(vital, block, KINDS[attention.kind])
                 continue
+            k = self.affordable(vital, block, attention, k)
+            if k < 1:
+                continue
             if vital.of == "scores":
                 self.take_heads(vital, block, self.by_image(attention, call.scores())[:k])
                 continue
             if maps is None:
                 maps = self.by_image(attention, call.map())
-                broken = not maps.sum().isfinite()
-            if broken:
+                finite = _finite(maps)
+            if not finite[:k].any():
                 self.skip(vital, block, NOT_FINITE)
             elif vital.of == "blocks":
                 self.collector(vital).map(block.index, maps[:k].mean(dim=1))  # over windows
             else:
-                self.take_heads(vital, block, maps[:k])
+                self.take_heads(vital, block, maps[:k][finite[:k]])
 
     def output(self, block: Block, x: Tensor) -> None:
         whole = x
         x = self.tokens(block, x)
-        if self.broken is None and not x.sum().isfinite():
+        if self.broken is None and not _whole(x):
             self.broken = (block.index, "block")
         if block.index not in self.blocks:
             return
@@ -200,11 +205,9 @@ class _Pass:
                 self.skip(vital, block, "its tokens are not on a grid")
             else:
                 self.take(vital, block, "", tokens[:k].unflatten(1, grid))
-        if x.sum().isfinite():
-            for vital, k in self.due("blocks"):
-                self.collector(vital).tokens(block.index, x[:k], block.class_token and self.prefix)
-        else:
-            for vital, _ in self.due("blocks"):
+        for vital, k in self.due("blocks"):  # images that are not finite too: they are in the order of the labels
+            self.collector(vital).tokens(block.index, x[:k], block.class_token and self.prefix)
+            if not _whole(x):
                 self.skip(vital, block, NOT_FINITE)
         self.sigma.clear()
         self.gather_heads(block)
@@ -223,6 +226,18 @@ class _Pass:
                 if left > 0:
                     yield vital, left
 
+    def affordable(self, vital: Vital, block: Block, attention: Attention, k: int) -> int:
+        """How many images' maps a vital may decompose: fewer of larger ones."""
+        side = min(attention.queries, attention.keys)
+        if not vital.cubic or side <= MAP_SIDE:
+            return k
+        if side > LARGEST_SIDE and vital.key not in self.asked:
+            size = f"{attention.queries} × {attention.keys}"
+            self.skip(vital, block, f"maps of {size} are decomposed only if asked for: vitals={vital.key}")
+            return 0
+        assert vital.sample is not None
+        return min(k, max(1, round(vital.sample * (MAP_SIDE / side) ** 2)) - self.seen)
+
     def collector(self, vital: Vital) -> Collector:
         return next(collector for known, collector in self.collectors if known is vital)
 
@@ -237,9 +252,10 @@ class _Pass:
         if site not in vital.sites:
             return
         # The last sum of a block mostly is its output: the same memory, unchanged since.
-        key = (tokens.data_ptr(), tokens._version, len(tokens))
+        version = 0 if tokens.is_inference() else tokens._version
+        key = (tokens.data_ptr(), version, len(tokens))
         if key not in self.sigma:
-            finite = tokens.flatten(1).sum(dim=1).isfinite()
+            finite = _finite(tokens)
             # The tokens are held too, so that no others take their place in memory.
             self.sigma[key] = tokens, singular_values(tokens[finite])
         self.take(vital, block, site, self.sigma[key][1])
@@ -257,7 +273,7 @@ class _Pass:
         arguments: tuple[Tensor, ...] = (a.flatten(0, 1),)
         try:
             if vital.of == "map_singular":
-                arguments = (torch.linalg.svdvals(arguments[0].float()),)
+                arguments = (singular_values(arguments[0]),)
             elif vital.of == "map_grid":
                 start = prefix_of(block, self.anatomy)
                 patches = arguments[0][..., start:, start:]
@@ -288,7 +304,7 @@ class _Pass:
         self.per_head.clear()
 
     def take(self, vital: Vital, block: Block, site: str, *arguments: Tensor) -> None:
-        finite = torch.stack([a.flatten(1).sum(dim=1).isfinite() for a in arguments]).all(dim=0)
+        finite = torch.stack([_finite(a) for a in arguments]).all(dim=0)
         if not finite.all():
             if not finite.any():
                 self.skip(vital, block, NOT_FINITE)
@@ -356,6 +372,15 @@ class _Pass:
                     if vital.of == "blocks"
                     else "it is undefined here (0/0)"
                 )
+
+
+def _finite(x: Tensor) -> Tensor:
+    """Which images have finite entries alone; in double precision, because sums of float16 overflow."""
+    return x.flatten(1).sum(dim=1, dtype=torch.float64).isfinite()
+
+
+def _whole(x: Tensor) -> bool:
+    return bool(x.sum(dtype=torch.float64).isfinite())
 
 
 def _named(found: Values) -> dict[str, Tensor]:

@@ -12,16 +12,17 @@ from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.report import FORMATS, figures, render
 
 
-def check_format(format: str) -> None:
+def check_target(folder: Path | None, format: str) -> None:
+    """Refuse, before any work, what cannot be written."""
     if format not in FORMATS:
         raise unknown("format of a report", format, FORMATS)
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise UnsmoothError(f"{folder} is a file; --out takes a folder")
 
 
 def write_report(diagnoses: Sequence[Diagnosis], folder: Path, format: str = "html") -> list[Path]:
     """The files that were written: NAME.json for each diagnosis, report.html, or figures by name."""
-    check_format(format)
-    if folder.exists() and not folder.is_dir():
-        raise UnsmoothError(f"{folder} is a file; --out takes a folder")
+    check_target(folder, format)
     data = [diagnosis.data for diagnosis in diagnoses]
     written: list[Path] = []
     for i, diagnosis in enumerate(diagnoses):

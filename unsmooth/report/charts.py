@@ -9,16 +9,15 @@ from unsmooth.report.values import (
     column,
     has_numbers,
     kind,
-    main_part,
     marked_blocks,
     merged,
     parts_of,
     reference,
 )
-from unsmooth.report.words import number, part_label, part_meaning
+from unsmooth.report.words import letter, number, part_label, part_meaning
 
 Diagnoses = list[dict[str, Any]]
-POINTS = 160  # of a curve in a small multiple: more than it has pixels
+POINTS = 300  # of a curve: more than a screen shows
 
 
 def curves(diagnoses: Diagnoses) -> list[dict[str, Any]]:
@@ -72,12 +71,15 @@ def grids(diagnoses: Diagnoses) -> list[dict[str, Any]]:
         for part, series in parts_of(diagnoses, key).items():
             if not any(s is not None and kind(part, s) == "curves" for s in series):
                 continue
+            by = [None if s is None else [_heads(b) for b in s] for s in series]
+            if not any(v for model in by if model for block in model if block for head in block for v in head):
+                continue
             out.append({
                 "key": key, "part": part, "title": facts["title"],
                 "meaning": part_meaning(part, facts["meaning"]),
                 "x": "frequency" if key == "attention_spectrum" else "singular values",
                 "log": key == "attention_spectrum",
-                "by": [None if s is None else [_heads(b) for b in s] for s in series],
+                "by": by,
             })  # fmt: skip
     return out
 
@@ -152,51 +154,12 @@ def samples(diagnoses: Diagnoses) -> list[list[dict[str, Any]]]:
 def chart_data(diagnoses: Diagnoses, names: list[str]) -> dict[str, Any]:
     """All of it but the samples, which are large and have a place of their own."""
     return {
-        "models": [{"name": n, "blocks": len(d["model"]["blocks"])} for n, d in zip(names, diagnoses, strict=True)],
+        "models": [
+            {"name": name, "letter": letter(i), "blocks": len(d["model"]["blocks"])}
+            for i, (name, d) in enumerate(zip(names, diagnoses, strict=True))
+        ],
         "curves": curves(diagnoses),
         "grids": grids(diagnoses),
         "bounds": bounds(diagnoses),
         "learned": learned(diagnoses),
     }
-
-
-def strip(diagnoses: Diagnoses) -> list[dict[str, Any]]:
-    """Rows of the strip: one for each vital, with the cells of each model on the vital's own scale from 0 to 1."""
-    rows = []
-    for key, facts in merged(diagnoses).items():
-        if facts["family"] == "theory":
-            continue
-        models, seen = [], []
-        for i, d in enumerate(diagnoses):
-            own = d["vitals"].get(key)
-            part = main_part(own) if own is not None else None
-            if own is None or part is None:
-                continue
-            series = own["parts"][part]
-            marked = set(marked_blocks(d, key))
-            models.append((i, part, own, marked, column(series), column(series, "sd"), column(series, "images")))
-            seen += [v for v in column(series) if v is not None]
-        if models:
-            rows.append(_strip_row(key, facts, models, min(seen), max(seen)))
-    return rows
-
-
-def _strip_row(key: str, facts: Any, models: list[Any], low: float, high: float) -> dict[str, Any]:
-    width = high - low
-
-    def cell(own: Any, marked: set[int], block: int, value: float | None, sd: float | None, images: float | None) -> dict[str, Any]:
-        level = None if value is None else 0.0 if width <= 0 else (value - low) / width
-        return {
-            "block": block, "marked": block in marked, "value": value, "sd": sd, "images": None if images is None else int(images),
-            "level": None if level is None else round(level, 3),
-            "reason": "" if value is not None else str(own["skipped"].get(str(block), "not measured")),
-        }  # fmt: skip
-
-    return {
-        "key": key, "title": facts["title"], "family": facts["family"], "low": low, "high": high,
-        "part": part_label(models[0][1]) if models[0][1] else "",
-        "models": [
-            {"index": i, "cells": [cell(own, marked, b, *v) for b, v in enumerate(zip(mean, sd, n, strict=True))]}
-            for i, _, own, marked, mean, sd, n in models
-        ],
-    }  # fmt: skip

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from unsmooth.report import charts, words
+from unsmooth.report.strip import strip
 from unsmooth.report.values import depth_of, merged
 
 SCRIPTS = ("core.js", "strip.js", "curves.js", "grids.js", "maps.js")
@@ -36,7 +37,7 @@ def page(diagnoses: list[dict[str, Any]]) -> str:
         models=models,
         several=len(models) > 1,
         depth=depth_of(diagnoses),
-        strip=charts.strip(diagnoses),
+        strip=strip(diagnoses),
         families={f: rows for f, rows in families.items() if rows},
         data=data,
         samples=samples,
@@ -57,19 +58,22 @@ def environment() -> Environment:
     )  # fmt: skip
     env.filters |= {
         "number": words.show, "ranges": words.ranges, "in_blocks": words.in_blocks, "paragraphs": words.paragraphs,
-        "code_ticks": code_ticks, "formula": formula, "whole": words.unbroken, "family": lambda f: words.FAMILIES.get(f, f),
+        "code_ticks": code_ticks, "formula": formula, "whole": words.unbroken,
+        "family": lambda f: words.FAMILIES.get(f, f),
     }  # fmt: skip
     return env
 
 
 def code_ticks(text: str) -> Markup:
-    """`name` in a docstring as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    """`name` in a docstring as code, and formulas between words as formulas."""
+    pieces = text.split("`")
+    marked = (Markup("<code>{}</code>").format(p) if i % 2 else formula(p) for i, p in enumerate(pieces))
+    return Markup("").join(marked)
 
 
 def formula(text: str) -> Markup:
     """X_l, Σ_{i<j} and ‖X‖_F with their letters below the line."""
-    below = r"_(?:\{([^}]*)\}|(⌈[^⌉]*⌉|:,\w|\w+))"
+    below = r"_(?:\{([^}]*)\}|(⌈[^⌉]*⌉|:,\w|[^\W_]{1,3}(?!\w)))"
     return Markup(re.sub(below, lambda m: f"<sub>{m[1] or m[2]}</sub>", str(escape(text))))
 
 
@@ -98,8 +102,8 @@ def _model(index: int, name: str, d: dict[str, Any]) -> dict[str, Any]:
             marks.setdefault(int(block), {"severity": finding["severity"], "number": number, "titles": []})
             marks[int(block)]["titles"].append(finding["title"])
     return {
-        "index": index, "name": name, "model": d["model"], "images": d["images"], "made": d["made"],
-        "broken": d["broken"], "reference": d["reference"],
+        "index": index, "letter": words.letter(index), "name": name, "model": d["model"], "images": d["images"],
+        "made": d["made"], "broken": d["broken"], "reference": d["reference"],
         "state": verdict["state"], "known_state": verdict["state"] in STATES, "text": verdict["text"],
         "why": str(verdict.get("why") or "").rstrip("."),
         "findings": findings, "marks": marks, "blocks": len(d["model"]["blocks"]),
@@ -145,13 +149,13 @@ def _why_empty(diagnoses: list[dict[str, Any]], samples: list[Any]) -> dict[str,
             spectrum = f"No block has a spectrum: {reason}."
             break
     theory = [f for f in facts.values() if f["family"] == "theory"]
-    reason = next((str(r) for f in theory for r in f["skipped"].values()), None)
+    reason = next((str(r) for f in theory for r in f["skipped"].values()), "none was measured")
     pictures = any(d.get("samples") for d in diagnoses)
     return {
         "strip": "No vital has a number for any block.",
         "grids": spectrum,
         "maps": "No block has patches on a grid that could be shown." if pictures else "No sample image came along.",
-        "bounds": "No vital of the theory was asked for." if not theory else f"No bound has a value: {reason or 'none was measured'}.",
+        "bounds": f"No bound has a value: {reason}." if theory else "No vital of the theory was asked for.",
         "learned": "No remedy with learned parameters is on the model." if len(diagnoses) == 1
         else "No remedy with learned parameters is on any of the models.",
     }  # fmt: skip

@@ -21,12 +21,13 @@ from matplotlib.ticker import MaxNLocator
 COLOURS = ("#0072b2", "#d55e00", "#00875f", "#b0528a", "#a87400", "#55606b")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (8, 2)), (0, (1, 1.5)))
 GREY = "#7d858e"
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "font.size": 7, "axes.titlesize": 7.5, "axes.labelsize": 7, "xtick.labelsize": 6, "ytick.labelsize": 6,
     "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "xtick.major.width": 0.6,
     "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5, "axes.edgecolor": "#5b636c",
 }  # fmt: skip
 Values = Sequence[float | None]
+Limits = tuple[float | None, float | None]
 
 
 def literal(text: str) -> str:
@@ -40,24 +41,33 @@ def floats(values: Values) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def by_block(ax: Axes, blocks: int, title: str) -> None:
-    ax.set_title(literal(title), loc="left")
+    ax.set_title(literal(title), loc="left", fontsize=7)
     ax.set_xlim(-0.5, blocks - 0.5)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
-def line(ax: Axes, mean: Values, sd: Values, i: int) -> None:
-    """A mean and one standard deviation around it."""
-    x, y, s = np.arange(len(mean)), floats(mean), floats(sd)
+def around(mean: Values, sd: Values, limits: Limits) -> tuple[Any, Any]:
+    """One standard deviation to both sides, as far as the vital can reach."""
+    low, high = (-np.inf if limits[0] is None else limits[0]), (np.inf if limits[1] is None else limits[1])
+    y, s = floats(mean), floats(sd)
+    return np.clip(y - s, low, high), np.clip(y + s, low, high)
+
+
+def line(ax: Axes, mean: Values, sd: Values, i: int, limits: Limits) -> None:
+    """A mean and its spread."""
+    x, y = np.arange(len(mean)), floats(mean)
     colour = COLOURS[i % len(COLOURS)]
-    ax.fill_between(x, y - s, y + s, color=colour, alpha=0.16, linewidth=0)
+    ax.fill_between(x, *around(mean, sd, limits), color=colour, alpha=0.16, linewidth=0)
     ax.plot(x, y, color=colour, linestyle=DASHES[i % len(DASHES)], linewidth=1.2, marker="o", markersize=2)
 
 
-def start(ax: Axes, mean: Values, sd: Values, i: int | None) -> None:
+def start(ax: Axes, mean: Values, sd: Values, i: int | None, limits: Limits) -> None:
     """The same architecture at random start."""
-    x, y, s = np.arange(len(mean)), floats(mean), floats(sd)
+    x, y = np.arange(len(mean)), floats(mean)
     colour = GREY if i is None else COLOURS[i % len(COLOURS)]
-    ax.fill_between(x, y - s, y + s, color=colour, alpha=0.18 if i is None else 0.06, linewidth=0, zorder=0)
+    ax.fill_between(
+        x, *around(mean, sd, limits), color=colour, alpha=0.18 if i is None else 0.06, linewidth=0, zorder=0
+    )
     ax.plot(x, y, color=colour, linewidth=0.8, linestyle=":", zorder=1)
 
 
@@ -75,24 +85,19 @@ def logarithmic_if_wide(ax: Axes) -> None:
         ax.set_yscale("log")
 
 
-def legend(figure: Figure, names: list[str], started: bool, bound: bool = False) -> None:
-    """Under the figure: models where there are several, and what a dotted or dashed line is."""
-    handles = []
-    if len(names) > 1:
-        handles = [
-            Line2D([], [], color=COLOURS[i % 6], linestyle=DASHES[i % 6], linewidth=1.2, label=literal(name))
-            for i, name in enumerate(names)
-        ]
+def legend(figure: Figure, names: list[str], started: bool, bound: bool = False, note: str | None = None) -> None:
+    """Under the figure: the models, and what a dotted or dashed line is."""
+    handles = [
+        Line2D([], [], color=COLOURS[i % 6], linestyle=DASHES[i % 6], linewidth=1.2, label=literal(name))
+        for i, name in enumerate(names)
+    ]
     if started:
         handles.append(Line2D([], [], color=GREY, linestyle=":", linewidth=0.9, label="random start"))
     if bound:
         handles.append(Line2D([], [], color="0.3", linestyle="--", linewidth=0.9, label="bound"))
         handles.append(Line2D([], [], color="0.3", linewidth=1.3, label="measured"))
-    if handles:
-        wide = max(len(str(h.get_label())) for h in handles) > 40
-        figure.legend(
-            handles=handles, loc="outside lower center", ncols=1 if wide else 3, frameon=False, fontsize=6.5
-        )  # fmt: skip
+    columns = 1 if max(len(str(h.get_label())) for h in handles) > 40 else 3
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=6.5, title=note)
 
 
 def pick(model: Any, block: int, head: int) -> Values | None:
@@ -128,7 +133,7 @@ def cumulative(figure: Figure, ax: Axes, blocks: list[Any]) -> None:
     ax.set_ylabel("f(r), mean over heads")
     ax.set_ylim(0, 1.02)
     bar = figure.colorbar(ScalarMappable(scale, tones), ax=ax, label="block", pad=0.02)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
 
 
 def spread_out(items: list[int], most: int) -> list[int]:

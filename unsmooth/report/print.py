@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from unsmooth.report.charts import bounds as bound_data
 from unsmooth.report.charts import grids
 from unsmooth.report.charts import learned as learned_data
 from unsmooth.report.values import column, depth_of, has_numbers, main_part, merged, reference
-from unsmooth.report.words import labels
+from unsmooth.report.words import FAMILIES, labels, letter
 
 Diagnoses = list[dict[str, Any]]
 PAGE = 7.2  # inches: the width of two columns of a paper
@@ -45,11 +46,9 @@ def save(figure: Figure, format: str) -> bytes:
 
 def _figure(rows: int, columns: int, height: float, width: float = PAGE) -> tuple[Figure, list[Axes]]:
     """A figure of panels that share a style, and its axes from left to right, row by row."""
-    with rc_context(panels.STYLE):
-        figure = Figure(figsize=(width, height * rows + 0.35), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots(rows, columns, squeeze=False)
-    return figure, list(axes.flat)
+    figure = Figure(figsize=(width, height * rows + 0.35), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
 def _panelled(count: int, columns: int, height: float = 1.45) -> tuple[Figure, list[Axes]]:
@@ -62,11 +61,15 @@ def _panelled(count: int, columns: int, height: float = 1.45) -> tuple[Figure, l
     return figure, axes[:count]
 
 
+@rc_context(panels.STYLE)
 def depth(diagnoses: Diagnoses) -> Figure:
     """Every vital by depth, with its spread over images and the same architecture at random start."""
-    return _curves(diagnoses, [k for k, f in merged(diagnoses).items() if f["family"] != "theory"], 4)
+    order = list(FAMILIES)
+    known = sorted(merged(diagnoses).items(), key=lambda item: (*order, item[1]["family"]).index(item[1]["family"]))
+    return _curves(diagnoses, [key for key, facts in known if facts["family"] != "theory"], 4)
 
 
+@rc_context(panels.STYLE)
 def similarity(diagnoses: Diagnoses) -> Figure | None:
     """Similarity of tokens and of maps by depth."""
     known = merged(diagnoses)
@@ -89,15 +92,19 @@ def _curves(diagnoses: Diagnoses, keys: list[str], columns: int, height: float =
             if part is None:
                 continue
             series = d["vitals"][key]["parts"][part]
-            panels.line(ax, column(series), column(series, "sd"), i)
+            limits = (known[key]["low"], known[key]["high"]) if part == known[key]["main"] else (None, None)
+            panels.line(ax, column(series), column(series, "sd"), i, limits)
             start = reference(d, key, part)
             if has_numbers(column(start)):
-                panels.start(ax, column(start), column(start, "sd"), i if len(diagnoses) > 1 else None)
+                panels.start(ax, column(start), column(start, "sd"), i if len(diagnoses) > 1 else None, limits)
                 started = True
+    for ax in axes[-columns:]:
+        ax.set_xlabel("block")
     panels.legend(figure, labels(diagnoses), started)
     return figure
 
 
+@rc_context(panels.STYLE)
 def spectrum(diagnoses: Diagnoses) -> Figure | None:
     """Spectra of attention maps: heads × blocks."""
     grid = next((g for g in grids(diagnoses) if g["key"] == "attention_spectrum"), None)
@@ -106,18 +113,19 @@ def spectrum(diagnoses: Diagnoses) -> Figure | None:
     blocks = max(len(m) for m in grid["by"] if m)
     heads = max(len(b) for m in grid["by"] if m for b in m if b)
     figure, axes = _figure(heads, blocks, 0.5, max(PAGE / 2, min(14.0, 0.6 * blocks)))
-    top = max(v for m in grid["by"] if m for b in m if b for h in b for v in h if v is not None)
+    top = max(v for m in grid["by"] if m for b in m if b for h in b for v in h if v)
     for h in range(heads):
         for b in range(blocks):
             panels.spectrum(axes[h * blocks + b], [panels.pick(m, b, h) for m in grid["by"]], top or 1.0)
         axes[h * blocks].set_ylabel(f"head {h}", fontsize=6)
     for b in range(blocks):
         axes[b].set_title(f"block {b}", fontsize=6)
-    figure.supxlabel("frequency, 0 to the highest (vertical: ‖Λ‖₂, logarithmic, three decades)", fontsize=7)
-    panels.legend(figure, labels(diagnoses), False)
+    note = "along: frequency, 0 to the highest; up: ‖Λ‖₂, three decades"
+    panels.legend(figure, labels(diagnoses), False, note=note)
     return figure
 
 
+@rc_context(panels.STYLE)
 def rank(diagnoses: Diagnoses) -> Figure | None:
     """Cumulative singular values of attention maps, mean over heads, one line a block."""
     grid = next((g for g in grids(diagnoses) if g["key"] == "equivalent_rank"), None)
@@ -127,10 +135,11 @@ def rank(diagnoses: Diagnoses) -> Figure | None:
     figure, axes = _panelled(len(shown), 3, 2.3)
     for ax, (name, model) in zip(axes, shown, strict=True):
         panels.cumulative(figure, ax, [None if b is None else np.array(b, dtype=float) for b in model])
-        ax.set_title(panels.literal(name) if len(shown) > 1 else "", fontsize=6, wrap=True)
+        ax.set_title(panels.literal(textwrap.fill(name, 44)), fontsize=6)
     return figure
 
 
+@rc_context(panels.STYLE)
 def bounds(diagnoses: Diagnoses) -> Figure | None:
     """What theorems allow, against what was measured."""
     found = bound_data(diagnoses)
@@ -146,31 +155,34 @@ def bounds(diagnoses: Diagnoses) -> Figure | None:
     return figure
 
 
+@rc_context(panels.STYLE)
 def maps(diagnoses: Diagnoses) -> Figure | None:
     """Attention and token similarity of the middle patch of the first sample image, block by block."""
     rows = []
-    for name, d in zip(labels(diagnoses), diagnoses, strict=True):
+    for i, d in enumerate(diagnoses):
         sample = next((s for s in d.get("samples") or [] if s["blocks"]), None)
         for kind in ("maps", "similarity"):
             if sample is not None and any(kind in entry for entry in sample["blocks"].values()):
-                rows.append((name, kind, sample))
+                rows.append((letter(i), kind, sample))
     if not rows:
         return None
     chosen = [panels.spread_out(sorted(map(int, sample["blocks"])), 8) for _, _, sample in rows]
     columns = 1 + max(len(blocks) for blocks in chosen)
     figure, axes = _figure(len(rows), columns, PAGE / columns + 0.12)
-    for at, ((name, kind, sample), blocks) in enumerate(zip(rows, chosen, strict=True)):
+    for at, ((model, kind, sample), blocks) in enumerate(zip(rows, chosen, strict=True)):
         line = axes[at * columns : (at + 1) * columns]
         panels.picture(line[0], sample)
-        what = "attention" if kind == "maps" else "similarity"
-        line[0].set_ylabel(panels.literal(f"{name[:28]}\n{what}" if len(diagnoses) > 1 else what), fontsize=6)
+        line[0].set_ylabel(f"{model}  {'attention' if kind == 'maps' else 'similarity'}", fontsize=6)
         for ax, block in zip(line[1:], blocks, strict=False):
             panels.sample_map(ax, sample, block, kind)
         for ax in line[1 + len(blocks) :]:
             figure.delaxes(ax)
+    names = (f"{letter(i)}  {name}" for i, name in enumerate(labels(diagnoses)))
+    figure.supxlabel(panels.literal("\n".join(names)), fontsize=6.5)
     return figure
 
 
+@rc_context(panels.STYLE)
 def learned(diagnoses: Diagnoses) -> Figure | None:
     """Remedy parameters by block."""
     found = [c for c in learned_data(diagnoses) if any(r["block"] is not None for r in c["rows"])]

@@ -76,6 +76,11 @@ def labels(diagnoses: list[dict[str, Any]]) -> list[str]:
     return out
 
 
+def letter(index: int) -> str:
+    """What a model is called where its name is too long."""
+    return chr(ord("A") + index) if index < 26 else str(index + 1)
+
+
 def part_label(part: str, main: str = "") -> str:
     """What a part is called in a list of choices: "" → "overall", "share.heads" → "share, by head"."""
     pieces = ["by head" if piece == "heads" else piece for piece in part.split(".") if piece]

@@ -21,6 +21,7 @@ from unsmooth.vitals.base import MAP_SAMPLE, SQUARE, full, register
     of="map",
     accepts=SQUARE,
     sample=MAP_SAMPLE,
+    cubic=True,
     parts=(("negative", "share of negative eigenvalues of (A + Aᵀ)/2, by size"),),
     low=0.0,
     high=1.0,

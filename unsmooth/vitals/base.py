@@ -39,6 +39,8 @@ SQUARE = ("global", "windowed")
 TOKEN_SAMPLE = 64  # images whose tokens are decomposed
 SITE_SAMPLE = 16  # images whose tokens are decomposed inside a block too
 MAP_SAMPLE = 8  # images whose maps are decomposed
+MAP_SIDE = 256  # maps up to this size are decomposed for the whole sample, larger ones for fewer images
+LARGEST_SIDE = 1024  # maps above this size are decomposed only for who asks by name
 THEORY_SAMPLE = 2  # images that bounds are computed for
 
 Values = Tensor | dict[str, Tensor]
@@ -58,6 +60,7 @@ class Vital:
     accepts: tuple[str, ...] = ()  # kinds of attention, for vitals of maps
     sites: tuple[str, ...] = ("",)  # of tokens that are decomposed: the block's output, a branch, a branch's sum
     sample: int | None = None  # how many images it looks at; None: all
+    cubic: bool = False  # its cost grows with the cube of the map's size: fewer images of larger maps, if any
     site_sample: int | None = None  # the same for sites other than the block's output
     main: str = ""  # the part that stands for it in a table
     parts: tuple[tuple[str, str], ...] = ()  # what further parts mean

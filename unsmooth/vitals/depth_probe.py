@@ -46,7 +46,7 @@ class DepthProbe(Collector):
         self.labels: list[Tensor] = []
 
     def tokens(self, block: int, x: Tensor, class_token: bool) -> None:
-        mean = x.mean(dim=1)
+        mean = full(x).mean(dim=1)
         for part, feature in {"": x[:, 0] if class_token else mean, "mean": mean}.items():
             self.features.setdefault((block, part), []).append(feature.float().cpu().clone())
 
@@ -61,10 +61,15 @@ class DepthProbe(Collector):
         if not self.labels:
             raise Undefined("it needs labels: a folder of class folders, or an .npz file with labels")
         labels = torch.cat(self.labels)
-        if len(labels.unique()) < 2 or labels.bincount().max() < 2:
+        if labels.is_floating_point():
+            raise Undefined("its labels are not whole numbers")
+        counts = labels.unique(return_counts=True)[1]
+        if len(counts) < 2 or counts.max() < 2:
             raise Undefined("it needs two classes, and one of them with two images")
         out: dict[int, dict[str, float]] = {}
         for (block, part), features in self.features.items():
             seen = torch.cat(features)
-            out.setdefault(block, {})[part] = nearest_neighbour_accuracy(seen, labels[: len(seen)])
+            whole = seen.isfinite().all(dim=1)
+            if whole.sum() > 1:
+                out.setdefault(block, {})[part] = nearest_neighbour_accuracy(seen[whole], labels[whole])
         return out

@@ -21,6 +21,7 @@ SHARE = 0.9
     of="map_singular",
     accepts=OVER_TOKENS,
     sample=MAP_SAMPLE,
+    cubic=True,
     parts=(("share", "over the number of singular values"), ("cumulative", "f(r) = Σ_{t≤r}σ_t/Σσ")),
     low=1.0,
 )

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from unsmooth.vitals.base import Collector, Undefined, full, register
 
+RESOLUTION = 1e-12
+
 
 def unbiased_hsic(k: Tensor, l: Tensor) -> Tensor:  # noqa: E741 - the paper's letter
     """HSIC₁ of two Gram matrices (…, B, B), B ≥ 4."""
@@ -39,18 +41,21 @@ class LayerCKA(Collector):
         self.grams: dict[int, Tensor] = {}
         self.sums: dict[tuple[int, int], Tensor] = {}
         self.blocks: list[int] = []
+        self.sizes: dict[int, float] = {}
 
     def tokens(self, block: int, x: Tensor, class_token: bool) -> None:
         flat = full(x).flatten(1)
         gram = (flat @ flat.mT).double()
-        # Sizes differ by orders of magnitude between hosts; CKA does not care, the sums do.
-        self.grams[block] = gram / gram.diagonal().mean().clamp_min(torch.finfo(gram.dtype).tiny)
+        if gram.isfinite().all():
+            self.grams[block] = gram
 
     def end_of_batch(self, labels: Tensor | None) -> dict[int, dict[str, Tensor]]:
         grams, self.grams = self.grams, {}
         if not grams or next(iter(grams.values())).shape[0] < 4:
             return {}
         self.blocks = sorted({*self.blocks, *grams})
+        for i, gram in grams.items():
+            self.sizes[i] = self.sizes.get(i, 0.0) + float(gram.diagonal().mean() ** 2)
         for i in grams:
             for j in grams:
                 if i <= j and grams[i].shape == grams[j].shape:
@@ -61,13 +66,15 @@ class LayerCKA(Collector):
         i, j = min(i, j), max(i, j)
         if (i, j) not in self.sums:
             return float("nan")
+        if any(self.sums[b, b] <= RESOLUTION * self.sizes[b] for b in (i, j)):
+            return float("nan")  # equal images: what is left is rounding
         return float(self.sums[i, j] / (self.sums[i, i] * self.sums[j, j]).sqrt())
 
     def final(self) -> dict[int, dict[str, float | list[float]]]:
         if not self.sums:
             raise Undefined("CKA needs batches of at least 4 images")
         rows = {i: [self.cka(i, j) for j in self.blocks] for i in self.blocks}
-        previous = dict(zip(self.blocks[1:], self.blocks, strict=False))
+        previous = {i: i - 1 for i in self.blocks if i - 1 in self.blocks}
         return {
             i: {"matrix": row, **({"": self.cka(i, previous[i])} if i in previous else {})} for i, row in rows.items()
         }

@@ -1,7 +1,8 @@
 """The largest attention logit: α = max |P|, for each head.
 
-P is what the queries and keys give, scaled, before a mask (for hosts with an explicit softmax: what goes into it, and
-infinite entries are left out). α sets the rate of the smoothing bounds; in the tens it means that softmax saturates.
+P is what the queries and keys give, scaled, before a mask. A host with an explicit softmax shows it with the mask
+added, so there entries whose weight is zero in single precision (87 below their row's largest) are left out. α sets
+the rate of the smoothing bounds; in the tens it means that softmax saturates.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from unsmooth.vitals.base import OVER_TOKENS, full, register
+
+CLOSED = 87.0  # so far below a row's largest logit, a weight is below the smallest number of single precision
 
 
 @register(
@@ -21,8 +24,7 @@ from unsmooth.vitals.base import OVER_TOKENS, full, register
     low=0.0,
 )
 def max_logit(p: Tensor) -> Tensor:
-    p = full(p).flatten(-2)
-    low, high = p.aminmax(dim=-1)
-    if low.isinf().any() or high.isinf().any():  # masked pairs
-        low, high = p.masked_fill(p.isinf(), 0).aminmax(dim=-1)
+    p = full(p)
+    closed = p < p.amax(dim=-1, keepdim=True) - CLOSED
+    low, high = p.masked_fill(closed | p.isinf(), 0).flatten(-2).aminmax(dim=-1)
     return high.maximum(-low)

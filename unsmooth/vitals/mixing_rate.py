@@ -25,6 +25,7 @@ SQUARINGS = 10
     of="map",
     accepts=SQUARE,
     sample=THEORY_SAMPLE,
+    cubic=True,
     parts=(
         ("coefficient", "τ(A), Dobrushin's bound of |λ₂(A)|"),
         ("coefficient.measured", "|λ₂(A)|"),

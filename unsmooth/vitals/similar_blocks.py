@@ -55,7 +55,9 @@ class SimilarBlocks(Collector):
         for i in rows:
             others = [value for (k, _), value in alike.items() if k == i]
             if others:
-                out[i] = {"": (torch.stack(others) >= ALIKE).sum(dim=0).double()}
+                cosines = torch.stack(others)
+                count = (cosines >= ALIKE).sum(dim=0).double()
+                out[i] = {"": count.masked_fill(cosines.isnan().any(dim=0), float("nan"))}
                 if (i, i - 1) in alike:
                     out[i]["previous"] = alike[i, i - 1]
         return out

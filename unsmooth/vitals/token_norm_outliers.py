@@ -24,8 +24,8 @@ DEVIATIONS = 10.0
 )
 def token_norm_outliers(x: Tensor, deviations: float = DEVIATIONS) -> dict[str, Tensor]:
     norms = full(x).norm(dim=-1)
-    median = norms.median(dim=-1, keepdim=True).values
-    spread = (norms - median).abs().median(dim=-1, keepdim=True).values
+    median = norms.quantile(0.5, dim=-1, keepdim=True)  # of an even number, the mean of the middle two
+    spread = (norms - median).abs().quantile(0.5, dim=-1, keepdim=True)
     # Rounding alone must not make equal tokens differ.
     count = (norms > median + deviations * spread + 1e-5 * median).sum(dim=-1)
     largest = norms.amax(dim=-1)

@@ -9,8 +9,8 @@ const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x"];
 
 // Plotly reads a little HTML in its texts; a name is to be shown as it is.
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-const short = (text, most = 34) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
-const modelName = (i) => plain(short(data.models[i].name));
+// Names of models are long and charts are small: in a chart a model goes by its letter, which the legends explain.
+const letter = (i) => data.models[i].letter;
 
 function format(value) {
   if (value === null || value === undefined) return "–";
@@ -54,9 +54,13 @@ function draw(node) {
   entry.drawn = true;
   seen.unobserve(node);
   const { traces, layout } = entry.build();
+  const height = layout.height || 210;
   // On paper two charts stand side by side; the window's width says nothing about it.
-  const size = printing ? { autosize: false, width: node.classList.contains("tall") ? 660 : 315 } : {};
+  const size = printing ? { autosize: false, width: node.closest(".wide") ? 650 : 315, height: height > 210 ? height : 160 } : { height };
+  node.style.height = `${size.height}px`;
   Plotly.react(node, traces, frame({ ...layout, ...size }), { displayModeBar: false, responsive: true });
+  // A chart that was drawn before keeps its width when its card grows.
+  if (!printing && node.clientWidth && Math.abs(node._fullLayout.width - node.clientWidth) > 1) Plotly.Plots.resize(node);
 }
 
 function redraw(which = () => true) {
@@ -79,28 +83,32 @@ function idle() {
 }
 
 // Axes and type that all charts have.
-function frame({ xaxis = {}, yaxis = {}, ...rest }) {
+function frame(layout) {
   const ink = colour("ink"), soft = colour("soft"), line = colour("line");
   const axis = {
     gridcolor: line, linecolor: line, zeroline: false, tickfont: { size: 11, color: soft }, fixedrange: true,
     automargin: true, exponentformat: "power",
   };
+  const axes = {};
+  for (const name of new Set(["xaxis", "yaxis", ...Object.keys(layout).filter((key) => /^[xy]axis/.test(key))])) {
+    const { label = "", ...own } = layout[name] || {};
+    const title = { text: label, font: { size: 11, color: soft }, standoff: 4 };
+    axes[name] = { ...axis, showgrid: name[0] === "y", ...own, title };
+  }
   return {
     margin: { l: 44, r: 8, t: 8, b: 34 },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, color: ink, size: 12 },
     showlegend: false, dragmode: false, hovermode: "x unified",
     hoverlabel: { bgcolor: colour("paper"), bordercolor: line, font: { size: 12, color: ink }, namelength: -1 },
-    legend: { orientation: "h", x: 0, y: -0.24, yanchor: "top", font: { size: 11, color: soft }, itemclick: false, itemdoubleclick: false },
-    xaxis: { ...axis, showgrid: false, ...xaxis, title: { text: xaxis.label || "", font: { size: 11, color: soft }, standoff: 4 } },
-    yaxis: { ...axis, ...yaxis, title: { text: yaxis.label || "", font: { size: 11, color: soft }, standoff: 4 } },
-    ...rest,
+    ...layout,
+    ...axes,
   };
 }
 
 // Blocks as an x axis: whole numbers only.
 function blockAxis(count) {
-  return { label: "block", range: [-0.5, count - 0.5], dtick: Math.max(1, Math.ceil(count / 12)), tick0: 0 };
+  return { label: "block", unifiedhovertitle: { text: "block %{x}" }, range: [-0.5, count - 0.5], dtick: Math.max(1, Math.ceil(count / 12)), tick0: 0 };
 }
 
 // A band between two lines, as closed shapes with gaps where there is no value.
@@ -143,7 +151,6 @@ addEventListener("beforeprint", () => {
   printing = true;
   drawRest();
   redraw();
-  document.querySelectorAll("details").forEach((d) => { d.open = true; });
 });
 addEventListener("afterprint", () => {
   printing = false;

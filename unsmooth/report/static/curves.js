@@ -5,17 +5,17 @@ const depth = Math.max(...data.models.map((m) => m.blocks));
 const checked = (id) => !$(id) || $(id).checked;
 const blocksOf = (values) => values.map((_, i) => i);
 
-// One part of one vital, for one model. `style` tells parts apart by colour (one model) or by dash (several).
+// One part of one vital, for one model: its mean, its spread and where it started.
 function lineOf(part, model, style, name) {
   const values = part.by[model];
   if (!values || !shown[model]) return [];
   const traces = [];
-  if (checked("show-start") && values.start && style.start) {
+  if (checked("show-start") && values.start) {
     const tone = MODELS > 1 ? modelColour(model, 0.75) : colour("start");
     if (MODELS === 1) traces.push(band(...around(values.start, values.startSd, style.limits), colour("start", 0.16)));
     traces.push({
       x: blocksOf(values.start), y: values.start, mode: "lines", line: { color: tone, width: 1.3, dash: "dot" },
-      name: MODELS > 1 ? `${modelName(model)} at random start` : "random start", hovertemplate: "%{y:.3g}", showlegend: false,
+      name: MODELS > 1 ? `${letter(model)} at random start` : "random start", hovertemplate: "%{y:.3g}", showlegend: false,
     });
   }
   if (checked("show-spread")) traces.push(band(...around(values.mean, values.sd, style.limits), style.fill));
@@ -31,7 +31,7 @@ function lineOf(part, model, style, name) {
 
 // One standard deviation to both sides, but not beyond what a vital can be.
 function around(mean, sd, [low, high] = [null, null]) {
-  const within = (v) => Math.min(high === null ? v : high, Math.max(low === null ? v : low, v));
+  const within = (v) => Math.min(high ?? Infinity, Math.max(low ?? -Infinity, v));
   const at = (sign) => mean.map((m, i) => (m === null || sd[i] === null || sd[i] === undefined ? null : within(m + sign * sd[i])));
   return [at(-1), at(1)];
 }
@@ -45,19 +45,27 @@ function headsOf(part, model) {
     x: blocksOf(rows), y: rows.map((r) => (r && r[head] !== undefined ? r[head] : null)), mode: "lines+markers",
     line: { color: modelColour(model, 0.55), width: 1.2, dash: DASHES[model % 6] },
     marker: { size: 4, color: modelColour(model, 0.7), symbol: SYMBOLS[model % 6] },
-    name: (MODELS > 1 ? `${modelName(model)}, ` : "") + `head ${head}`, hovertemplate: "%{y:.3g}",
+    name: (MODELS > 1 ? `${letter(model)}, ` : "") + `head ${head}`, hovertemplate: "%{y:.3g}",
   }));
 }
 
 function matrixOf(part) {
   const model = shown.findIndex((on, i) => on && part.by[i]);
-  if (model < 0) return [];
+  if (model < 0) return { traces: [], layout: {} };
   const steps = [0, 0.25, 0.5, 0.75, 1].map((t) => [t, mixed(t)]);
-  return [{
-    z: part.by[model], type: "heatmap", colorscale: steps, zmin: 0, zmax: 1, name: modelName(model),
-    colorbar: { thickness: 8, outlinewidth: 0, tickfont: { size: 10, color: colour("soft") } },
-    hovertemplate: "blocks %{y} and %{x}: %{z:.3f}<extra></extra>", xgap: 1, ygap: 1, hoverongaps: false,
-  }];
+  const count = part.by[model].length, dtick = Math.max(1, Math.ceil(count / 12));
+  return {
+    traces: [{
+      z: part.by[model], type: "heatmap", colorscale: steps, zmin: 0, zmax: 1, name: letter(model),
+      colorbar: { thickness: 8, outlinewidth: 0, tickfont: { size: 10, color: colour("soft") } },
+      hovertemplate: "blocks %{y} and %{x}: %{z:.3f}<extra></extra>", xgap: 1, ygap: 1, hoverongaps: false,
+    }],
+    layout: {
+      height: 260, hovermode: "closest",
+      xaxis: { label: MODELS > 1 ? `block of ${letter(model)}` : "block", dtick, tick0: 0, range: [-0.5, count - 0.5], constrain: "domain" },
+      yaxis: { range: [count - 0.5, -0.5], scaleanchor: "x", constrain: "domain", dtick, tick0: 0, showgrid: false },
+    },
+  };
 }
 
 function mixed(t) {
@@ -65,36 +73,43 @@ function mixed(t) {
   return `rgb(${low.map((v, i) => Math.round(v + t * (high[i] - v))).join(",")})`;
 }
 
-function curve(vital, select) {
+const styleOf = (i, limits) => ({ line: modelColour(i), fill: modelColour(i, 0.14), dash: DASHES[i % 6], limits });
+const linesOf = (part, limits) =>
+  data.models.flatMap((_, i) => lineOf(part, i, styleOf(i, limits), MODELS > 1 ? letter(i) : "mean"));
+
+// Parts side by side. They share a scale if that leaves all of them readable: a rank and its share have no common one.
+function facets(parts, width, limits) {
+  const columns = Math.max(1, Math.min(parts.length, Math.floor(width / 210))), rows = Math.ceil(parts.length / columns);
+  const tops = parts.map((p) => Math.max(1e-12, ...p.by.flatMap((v) => (v ? v.mean : [])).map(Math.abs)));
+  const together = Math.max(...tops) / Math.min(...tops) < 4;
+  const layout = { height: 60 + 165 * rows, annotations: [], margin: { l: 44, r: 8, t: 24, b: 34 } };
+  const traces = parts.flatMap((part, k) => {
+    const n = k ? String(k + 1) : "", row = Math.floor(k / columns), column = k % columns;
+    const high = 1 / rows, wide = 1 / columns;
+    layout[`xaxis${n}`] = { ...blockAxis(depth), label: "", domain: [column * wide + (column ? 0.035 : 0), (column + 1) * wide - 0.01], anchor: `y${n}`, dtick: Math.ceil(depth / 6) };
+    layout[`yaxis${n}`] = { domain: [1 - (row + 1) * high + 0.18 * high, 1 - row * high - 0.08 * high], anchor: `x${n}`, ...(together && k ? { matches: "y" } : {}) };
+    layout.annotations.push({ text: plain(part.label), xref: `x${n} domain`, yref: `y${n} domain`, x: 0, y: 1, yanchor: "bottom", xanchor: "left", showarrow: false, font: { size: 11, color: colour("soft") } });
+    return linesOf(part, k ? undefined : limits).map((t) => ({ ...t, xaxis: `x${n}`, yaxis: `y${n}` }));
+  });
+  return { traces, layout };
+}
+
+function curve(vital, node, select) {
   const lines = vital.parts.filter((p) => p.kind === "line");
   const choice = select ? select.value : "0";
   const everything = choice === "all" || (choice === "0" && $("show-parts").checked && lines.length > 1);
   const part = vital.parts[Number(choice)] || vital.parts[0];
-  const models = data.models.map((_, i) => i);
-  if (!everything && part.kind === "matrix") {
-    const axis = { label: "block", dtick: Math.max(1, Math.ceil(depth / 12)) };
-    return { traces: matrixOf(part), layout: { xaxis: axis, yaxis: { autorange: "reversed", scaleanchor: "x", constrain: "domain", dtick: axis.dtick }, hovermode: "closest" } };
-  }
-  let traces;
-  if (!everything && part.kind === "heads") traces = models.flatMap((i) => headsOf(part, i));
-  else if (!everything) {
-    traces = models.flatMap((i) =>
-      lineOf(part, i, { line: modelColour(i), fill: modelColour(i, 0.14), dash: DASHES[i % 6], start: true, limits: choice === "0" ? [vital.low, vital.high] : undefined }, MODELS > 1 ? modelName(i) : "mean"));
-  } else {
-    traces = lines.flatMap((p, k) => models.flatMap((i) => {
-      const own = MODELS > 1 ? modelColour(i, 1 - (0.6 * k) / lines.length) : colour(`c${k % 6}`);
-      const dash = DASHES[MODELS > 1 ? k % 6 : Math.floor(k / 6)];
-      const name = (MODELS > 1 ? `${modelName(i)}, ` : "") + plain(p.label);
-      return lineOf(p, i, { line: own, fill: "rgba(0,0,0,0)", dash, start: false }, name);
-    }));
-  }
+  const limits = [vital.low, vital.high];
+  node.parentNode.classList.toggle("wide", everything);
+  if (everything) return facets(lines, printing ? 650 : node.clientWidth, limits);
+  if (part.kind === "matrix") return matrixOf(part);
+  const traces = part.kind === "heads" ? data.models.flatMap((_, i) => headsOf(part, i)) : linesOf(part, choice === "0" ? limits : undefined);
   const marks = [...new Set(vital.marks.filter((_, i) => shown[i]).flat())];
-  const whole = $("show-range").checked && vital.low !== null && vital.high !== null && !everything && part.label !== "share";
+  const whole = $("show-range").checked && choice === "0" && vital.low !== null && vital.high !== null;
   return {
     traces,
     layout: {
-      xaxis: blockAxis(depth), yaxis: whole ? { range: [vital.low, vital.high] } : {}, showlegend: everything,
-      height: everything ? 270 + 9 * lines.length : 210,
+      xaxis: blockAxis(depth), yaxis: whole ? { range: limits } : {},
       hovermode: traces.length > 8 ? "closest" : "x unified",
       shapes: marks.map((b) => ({ type: "rect", xref: "x", yref: "paper", x0: b - 0.5, x1: b + 0.5, y0: 0, y1: 1, fillcolor: colour("bad", 0.09), line: { width: 0 }, layer: "below" })),
     },
@@ -104,11 +119,7 @@ function curve(vital, select) {
 for (const vital of data.curves) {
   const card = $(`curve-${vital.key}`);
   const node = card.querySelector(".plot"), select = card.querySelector("select");
-  chart(node, () => {
-    const built = curve(vital, select);
-    node.style.height = `${built.layout.height || 210}px`;
-    return built;
-  });
+  chart(node, () => curve(vital, node, select));
   if (select) select.addEventListener("change", () => draw(node));
 }
 
@@ -127,13 +138,13 @@ document.querySelectorAll(".model-toggle").forEach((button) => button.addEventLi
 document.querySelectorAll("[data-bound]").forEach((node) => chart(node, () => {
   const bound = data.bounds[Number(node.dataset.bound)];
   const traces = bound.by.flatMap((values, i) => [["bound", "dash"], ["measured", "solid"]].filter(([which]) => values[which].length).map(([which, dash]) => ({
-    x: blocksOf(values[which]), y: values[which], mode: "lines+markers", name: (MODELS > 1 ? `${modelName(i)}, ` : "") + which,
+    x: blocksOf(values[which]), y: values[which], mode: "lines+markers", name: (MODELS > 1 ? `${letter(i)}, ` : "") + which,
     line: { color: which === "bound" && MODELS === 1 ? colour("soft") : modelColour(i), width: which === "bound" ? 1.5 : 2.2, dash },
     marker: { size: which === "bound" ? 4 : 5, symbol: SYMBOLS[i % 6] }, hovertemplate: "%{y:.3g}",
   })));
   const all = traces.flatMap((t) => t.y).filter((v) => v !== null);
   const log = Math.min(...all) > 0 && Math.max(...all) / Math.min(...all) > 50;
-  return { traces, layout: { xaxis: blockAxis(depth), yaxis: log ? { type: "log", label: "logarithmic", dtick: 1 } : {}, showlegend: true } };
+  return { traces, layout: { xaxis: blockAxis(depth), yaxis: log ? { type: "log", label: "logarithmic", dtick: 1 } : {} } };
 }));
 
 // Learned parameters: dots for few values, bands of quantiles for many.
@@ -152,7 +163,7 @@ document.querySelectorAll("[data-learned]").forEach((node) => chart(node, () => 
       traces.push({ x: dots.map((d) => d[0]), y: dots.map((d) => d[1]), mode: "markers", marker: { size: 6, color: modelColour(i, 0.55), symbol: SYMBOLS[i % 6] }, hoverinfo: "skip" });
     }
     traces.push({
-      x: blocksOf(at(() => 0)), y: at((r) => r.mean), mode: "lines", line: { color: modelColour(i), width: 1.8, dash: DASHES[i % 6] }, name: MODELS > 1 ? modelName(i) : "mean",
+      x: blocksOf(at(() => 0)), y: at((r) => r.mean), mode: "lines", line: { color: modelColour(i), width: 1.8, dash: DASHES[i % 6] }, name: MODELS > 1 ? letter(i) : "mean",
       text: at((r) => ` (${format(r.low)} to ${format(r.high)})`), hovertemplate: "%{y:.3g}%{text}",
     });
   });

@@ -200,7 +200,7 @@ if ($("map-picture")) {
   });
 
   const ramp = $("map-ramp").getContext("2d");
-  heat.forEach((rgb, v) => { ramp.fillStyle = `rgb(${rgb.join(",")})`; ramp.fillRect((v * 160) / 256, 0, 1, 8); });
+  heat.forEach((rgb, v) => { ramp.fillStyle = `rgb(${rgb.join(",")})`; ramp.fillRect(Math.floor((v * 160) / 256), 0, 2, 8); });
   fillImages();
   drawMaps();
 }
