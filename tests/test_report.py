@@ -107,7 +107,12 @@ def diagnosis(name: str = "vit_tiny", blocks: int = 4, **changes: Any) -> dict[s
             ),
             "smoothing_bound": vital(
                 "smoothing bound", "theory",
-                {"attn": [spread(10.0**i) for i in b], "attn.measured": [spread(1.0)] * blocks}, main="attn",
+                {"attn": [spread(10.0**i) for i in b], "attn.measured": [spread(1.0)] * blocks}, main="attn", formula="κ",
+            ),
+            "jacobian_spectrum": vital(
+                "Jacobian spectrum", "theory",
+                {"values": [None, spread([2.0, 1.0, 0.0]), *[None] * (blocks - 2)],
+                 "skip.values": [None, spread([3.0, 2.0, 1.0]), *[None] * (blocks - 2)]},
             ),
             "depth_probe": vital("depth probe", "function", {}, skipped={str(i): "it needs labels" for i in b}),
         },
@@ -305,12 +310,15 @@ def test_rendering_leaves_the_diagnosis_as_it_was():
 
 def test_every_figure_that_the_data_has():
     made = figures([diagnosis("a"), diagnosis("b", blocks=6)])
-    assert set(made) == {"depth", "similarity", "spectrum", "rank", "bounds", "maps", "learned"}
+    assert set(made) == {"depth", "similarity", "spectrum", "rank", "bounds", "jacobian", "maps", "learned"}
     assert all(isinstance(figure, Figure) for figure in made.values())
     assert made["bounds"].axes[0].get_yscale() == "log"  # the bound is a thousand times what it bounds
+    d = diagnosis()
+    d["vitals"]["smoothing_bound"]["formula"] = "ln κ"
+    assert figures([d])["bounds"].axes[0].get_yscale() == "linear"  # that is a logarithm already
     assert len(made["spectrum"].axes) == 6 * HEADS
     d = diagnosis()
-    del d["vitals"]["smoothing_bound"]
+    del d["vitals"]["smoothing_bound"], d["vitals"]["jacobian_spectrum"]
     assert set(figures([d | {"learned": [], "samples": []}])) == {"depth", "similarity", "spectrum", "rank"}
 
 
@@ -366,7 +374,15 @@ def test_docstrings_as_paragraphs():
     ]
 
 
+@pytest.mark.parametrize(
+    "state", ["healthy", "untrained", "collapsing", "collapsed", "suspicious", "broken", "unknown", "something new"]
+)
+def test_every_state_is_said_in_words(state):
+    text = page(bare(verdict={"state": state, "text": "So it is.", "blocks": []}))
+    assert re.search(rf'<p class="state"><svg.*?</svg> {state}</p>', text, re.DOTALL)
+
+
 def test_bounds_find_what_was_measured():
-    assert bound_pairs(["a", "a.measured", "", "measured", "b", "c.measured", "a.heads"]) == [
-        ("a", "a.measured"), ("", "measured"), ("b", None), (None, "c.measured"),
+    assert bound_pairs(["a", "a.measured", "", "measured", "b", "c.measured"]) == [
+        ("a", "a.measured"), ("", "measured"), (None, "b"), (None, "c.measured"),
     ]  # fmt: skip

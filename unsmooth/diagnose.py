@@ -19,6 +19,7 @@ from unsmooth.create import create_model
 from unsmooth.diagnosis import FORMAT, Diagnosis
 from unsmooth.errors import UnsmoothError
 from unsmooth.feeding import LIMIT, Batch, Feed, Source, feed
+from unsmooth.hosts import Example
 from unsmooth.learned import learned
 from unsmooth.measure import Measurements, measure, measure_model
 from unsmooth.places import prefix_of
@@ -49,6 +50,7 @@ def diagnose(
     batch_size: int | None = None,
     limit: int | None = LIMIT,
     reference: bool = True,
+    example: Example | None = None,
     progress: Progress | None = None,
     command: str = "",
 ) -> Diagnosis:
@@ -58,7 +60,8 @@ def diagnose(
     tensor (floats as the host takes them, or uint8), a loader, or None for photographs that come with scikit-learn.
     `vitals`: names, "default" or "all". `blocks`: "6:", "0,3" or "-1". `prefix=False` leaves class and register
     tokens out of token vitals. `limit`: how many images at most. `reference=False` saves the look at the same
-    architecture at random start.
+    architecture at random start. `example` is one input for a host that an image of noise does not suit. `progress` is
+    told images done and images in all; `command` goes into the report.
     """
     chosen = registry.select(vitals)
     model, name = _model(model, checkpoint)
@@ -66,7 +69,7 @@ def diagnose(
         raise UnsmoothError(f"batch_size must be at least 1, not {batch_size}")
     if limit is not None and limit < 1:
         raise UnsmoothError(f"limit must be at least 1, not {limit}")
-    anatomy = anatomy_of(model)
+    anatomy = anatomy_of(model, example)
     at = None if blocks is None else select_blocks(blocks, len(anatomy.blocks))
     source = feed(model, images, batch_size or _batch_size(anatomy), limit)
     begun = time.time()

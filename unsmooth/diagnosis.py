@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -160,4 +161,5 @@ def write(path: Path, content: bytes) -> None:
     except OSError as error:
         raise UnsmoothError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written, there is nothing to take away
+            temporary.unlink(missing_ok=True)

@@ -80,6 +80,9 @@ def measure_model(model: nn.Module, anatomy: Anatomy, images: Tensor, vitals: It
     for vital in vitals:
         if vital.of != "model":
             continue
+        if found.broken is not None:
+            found.skipped[vital.key] = dict.fromkeys(sorted(chosen), NOT_FINITE)
+            continue
         try:
             with torch.no_grad():
                 few = images[: vital.sample].to(next(model.parameters()).device)

@@ -29,8 +29,8 @@ def render(diagnoses: Diagnoses, format: str) -> bytes:
 
 
 def figures(diagnoses: Diagnoses) -> dict[str, Figure]:
-    """Figures for papers, by name; only those that the data has: depth, similarity, spectrum, rank, bounds, maps,
-    learned."""
+    """Figures for papers, by name; only those that the data has: depth, similarity, spectrum, rank, bounds,
+    jacobian, maps, learned."""
     if not diagnoses:
         raise UnsmoothError("figures need at least one diagnosis")
     from unsmooth.report.print import all_figures

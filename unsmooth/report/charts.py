@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from unsmooth.report.values import (
@@ -106,17 +107,41 @@ def bounds(diagnoses: Diagnoses) -> list[dict[str, Any]]:
             continue
         parts = {p: s for p, s in parts_of(diagnoses, key).items() if any(v and kind(p, v) == "line" for v in s)}
         for bound, measured in bound_pairs(parts):
-            name = bound if bound is not None else (measured or "").removesuffix("measured").rstrip(".")
+            name = measured.removesuffix("measured").rstrip(".")
             by = [
-                {"bound": column(parts[bound][i]) if bound is not None else [],
-                 "measured": column(parts[measured][i]) if measured is not None else []}
+                {"bound": [] if bound is None else column(parts[bound][i]), "measured": column(parts[measured][i])}
                 for i in range(len(diagnoses))
-            ]  # fmt: skip
+            ]
             if any(has_numbers(b["bound"]) or has_numbers(b["measured"]) for b in by):
+                meaning = facts["meaning"]
                 out.append({
                     "key": key, "title": facts["title"], "name": name, "by": by,
-                    "meaning": part_meaning(name, facts["meaning"]),
+                    "meaning": part_meaning(name, meaning), "log": _orders_apart(by, facts["formula"]),
+                    "measured": str(meaning.get(measured, meaning.get("*.measured", ""))) if bound is not None else "",
                 })  # fmt: skip
+    return out
+
+
+def _orders_apart(by: list[dict[str, list[float | None]]], formula: str) -> bool:
+    """Whether only a logarithm shows a bound and what it bounds; what is one already needs no second."""
+    values = [v for model in by for values in model.values() for v in values if v is not None]
+    return min(values) > 0 and max(values) / min(values) > 50 and re.search(r"\b(ln|log)\b", formula) is None
+
+
+def spectra(diagnoses: Diagnoses) -> list[dict[str, Any]]:
+    """Theory: singular values in descending order, one chart a vital with a line for each part and block."""
+    out = []
+    for key, facts in merged(diagnoses).items():
+        lines = [
+            {"model": i, "block": block, "part": part_label(part.removesuffix("values").rstrip(".")), "values": values}
+            for part, series in reversed(parts_of(diagnoses, key).items())
+            for i, own in enumerate(series)
+            if own is not None and kind(part, own) == "values"
+            for block, spread in enumerate(own)
+            if (values := _row(spread, 4))
+        ]
+        if lines:
+            out.append({"key": key, "title": facts["title"], "lines": lines})
     return out
 
 
@@ -161,5 +186,6 @@ def chart_data(diagnoses: Diagnoses, names: list[str]) -> dict[str, Any]:
         "curves": curves(diagnoses),
         "grids": grids(diagnoses),
         "bounds": bounds(diagnoses),
+        "spectra": spectra(diagnoses),
         "learned": learned(diagnoses),
     }

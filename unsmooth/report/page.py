@@ -19,7 +19,7 @@ from unsmooth.report.values import depth_of, merged
 
 SCRIPTS = ("core.js", "strip.js", "curves.js", "grids.js", "maps.js")
 SEVERITIES = {"severe": 0, "warning": 1, "note": 2}
-STATES = ("healthy", "collapsing", "collapsed", "suspicious", "broken")
+STATES = ("healthy", "untrained", "collapsing", "collapsed", "suspicious", "broken", "unknown")
 
 
 def page(diagnoses: list[dict[str, Any]]) -> str:

@@ -77,12 +77,12 @@ def bound(ax: Axes, allowed: Values, measured: Values, i: int) -> None:
     ax.plot(np.arange(len(measured)), floats(measured), color=colour, linewidth=1.3, marker="o", markersize=2)
 
 
-def logarithmic_if_wide(ax: Axes) -> None:
-    """Bounds are often orders of magnitude above what they bound."""
-    values = np.concatenate([np.asarray(drawn.get_ydata(), dtype=float) for drawn in ax.lines])
-    values = values[np.isfinite(values)]
-    if len(values) and values.min() > 0 and values.max() / values.min() > 50:
-        ax.set_yscale("log")
+def singular(ax: Axes, values: Values, k: int, label: str) -> None:
+    """Singular values in descending order; zeros have no logarithm and are left out."""
+    y = floats(values)
+    y[y <= 0] = np.nan
+    style = {"color": COLOURS[k % len(COLOURS)], "linestyle": DASHES[k % len(DASHES)], "linewidth": 1.1}
+    ax.plot(np.arange(1, len(y) + 1) / len(y), y, label=literal(label), **style)
 
 
 def legend(figure: Figure, names: list[str], started: bool, bound: bool = False, note: str | None = None) -> None:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from unsmooth.report import panels
 from unsmooth.report.charts import bounds as bound_data
-from unsmooth.report.charts import grids
+from unsmooth.report.charts import grids, spectra
 from unsmooth.report.charts import learned as learned_data
 from unsmooth.report.values import column, depth_of, has_numbers, main_part, merged, reference
 from unsmooth.report.words import FAMILIES, labels, letter
@@ -28,8 +28,8 @@ ALIKE = ("token_cosine", "attention_cosine", "high_frequency_ratio")
 def all_figures(diagnoses: Diagnoses) -> dict[str, Figure]:
     """Every figure that the data has."""
     makers: dict[str, Callable[[Diagnoses], Figure | None]] = {
-        "depth": depth, "similarity": similarity, "spectrum": spectrum, "rank": rank, "bounds": bounds, "maps": maps,
-        "learned": learned,
+        "depth": depth, "similarity": similarity, "spectrum": spectrum, "rank": rank, "bounds": bounds,
+        "jacobian": jacobian, "maps": maps, "learned": learned,
     }  # fmt: skip
     made = {name: maker(diagnoses) for name, maker in makers.items()}
     return {name: figure for name, figure in made.items() if figure is not None and figure.axes}
@@ -142,7 +142,7 @@ def rank(diagnoses: Diagnoses) -> Figure | None:
 @rc_context(panels.STYLE)
 def bounds(diagnoses: Diagnoses) -> Figure | None:
     """What theorems allow, against what was measured."""
-    found = bound_data(diagnoses)
+    found = [chart for chart in bound_data(diagnoses) if any(has_numbers(b["bound"]) for b in chart["by"])]
     if not found:
         return None
     figure, axes = _panelled(len(found), 3, 1.8)
@@ -150,8 +150,27 @@ def bounds(diagnoses: Diagnoses) -> Figure | None:
         panels.by_block(ax, depth_of(diagnoses), f"{bound['title']} {bound['name']}".strip())
         for i, values in enumerate(bound["by"]):
             panels.bound(ax, values["bound"], values["measured"], i)
-        panels.logarithmic_if_wide(ax)
+        if bound["log"]:
+            ax.set_yscale("log")
     panels.legend(figure, labels(diagnoses), False, bound=True)
+    return figure
+
+
+@rc_context(panels.STYLE)
+def jacobian(diagnoses: Diagnoses) -> Figure | None:
+    """Singular values of a Jacobian, with and without the skip."""
+    found = spectra(diagnoses)
+    if not found:
+        return None
+    figure, axes = _panelled(len(found), 3, 2.1)
+    for ax, chart in zip(axes, found, strict=True):
+        ax.set_title(panels.literal(chart["title"]), loc="left")
+        ax.set_yscale("log")
+        ax.set_xlabel("share of singular values")
+        for k, one in enumerate(chart["lines"]):
+            label = f"{letter(one['model'])}, {one['part']}, block {one['block']}"
+            panels.singular(ax, one["values"], k, label)
+        ax.legend(frameon=False, fontsize=6)
     return figure
 
 

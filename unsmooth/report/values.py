@@ -18,10 +18,11 @@ def deep(value: Any) -> int:
 
 
 def kind(part: str, series: list[Any]) -> str:
-    """What a part's values are: "line", "heads", "matrix", "curves", or "none" where there is no value."""
+    """What a part's values are: "line", "heads", "matrix", "values" (a spectrum), "curves"; "none" without a value."""
     depth = max((deep(s.get("mean")) for s in series if s), default=-1)
     if depth == 1:
-        return "matrix" if part.split(".")[-1] == "matrix" else "heads"
+        last = part.split(".")[-1]
+        return last if last in ("matrix", "values") else "heads"
     return {-1: "none", 0: "line", 2: "curves"}.get(depth, "none")
 
 
@@ -83,19 +84,16 @@ def measured_name(part: str) -> str:
     return f"{part}.measured" if part else "measured"
 
 
-def bound_pairs(parts: Any) -> list[tuple[str | None, str | None]]:
-    """Parts of a theory vital as (bound, measured); either may be missing."""
+def bound_pairs(parts: Any) -> list[tuple[str | None, str]]:
+    """Parts of a theory vital as (bound, measured); what no bound is for stands as a measurement alone."""
     names = list(parts)
-    pairs: list[tuple[str | None, str | None]] = []
+    pairs: list[tuple[str | None, str]] = []
     taken = set()
     for name in names:
         if measured_name(name) in names:
             pairs.append((name, measured_name(name)))
             taken |= {name, measured_name(name)}
-    for name in names:
-        if name not in taken and name.split(".")[-1] != "heads":
-            pairs.append((None, name) if name.split(".")[-1] == "measured" else (name, None))
-    return pairs
+    return pairs + [(None, name) for name in names if name not in taken]
 
 
 def marked_blocks(diagnosis: dict[str, Any], key: str) -> list[int]:

@@ -111,6 +111,12 @@ function blockAxis(count) {
   return { label: "block", unifiedhovertitle: { text: "block %{x}" }, range: [-0.5, count - 0.5], dtick: Math.max(1, Math.ceil(count / 12)), tick0: 0 };
 }
 
+// A logarithmic axis with a line at each power of ten, or at every few of them.
+function logAxis(traces, label = "") {
+  const logs = traces.flatMap((t) => t.y).filter((v) => v > 0).map(Math.log10);
+  return { type: "log", label, dtick: Math.max(1, Math.ceil((Math.max(...logs) - Math.min(...logs)) / 6)) };
+}
+
 // A band between two lines, as closed shapes with gaps where there is no value.
 function band(low, high, fillcolor, extra = {}) {
   const x = [], y = [];

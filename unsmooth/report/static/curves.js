@@ -134,7 +134,7 @@ document.querySelectorAll(".model-toggle").forEach((button) => button.addEventLi
   redraw(isCurve);
 }));
 
-// Bounds. They are often orders of magnitude above what they bound, and then only a logarithm shows both.
+// Bounds against what they bound.
 document.querySelectorAll("[data-bound]").forEach((node) => chart(node, () => {
   const bound = data.bounds[Number(node.dataset.bound)];
   const traces = bound.by.flatMap((values, i) => [["bound", "dash"], ["measured", "solid"]].filter(([which]) => values[which].length).map(([which, dash]) => ({
@@ -142,9 +142,24 @@ document.querySelectorAll("[data-bound]").forEach((node) => chart(node, () => {
     line: { color: which === "bound" && MODELS === 1 ? colour("soft") : modelColour(i), width: which === "bound" ? 1.5 : 2.2, dash },
     marker: { size: which === "bound" ? 4 : 5, symbol: SYMBOLS[i % 6] }, hovertemplate: "%{y:.3g}",
   })));
-  const all = traces.flatMap((t) => t.y).filter((v) => v !== null);
-  const log = Math.min(...all) > 0 && Math.max(...all) / Math.min(...all) > 50;
-  return { traces, layout: { xaxis: blockAxis(depth), yaxis: log ? { type: "log", label: "logarithmic", dtick: 1 } : {} } };
+  return { traces, layout: { xaxis: blockAxis(depth), yaxis: bound.log ? logAxis(traces, "logarithmic") : {} } };
+}));
+
+// Spectra of the theory: with and without the skip, of the blocks that were asked for.
+document.querySelectorAll("[data-spectrum]").forEach((node) => chart(node, () => {
+  const { lines } = data.spectra[Number(node.dataset.spectrum)];
+  const traces = lines.map((line, k) => ({
+    x: line.values.map((_, i) => (i + 1) / line.values.length), y: line.values, mode: "lines",
+    line: { color: colour(`c${(MODELS > 1 ? line.model : k) % 6}`), width: 2, dash: DASHES[k % 6] },
+    name: (MODELS > 1 ? `${letter(line.model)}, ` : "") + plain(line.part) + `, block ${line.block}`, hovertemplate: "%{y:.3g}",
+  }));
+  return {
+    traces,
+    layout: {
+      xaxis: { label: "share of singular values", range: [0, 1] }, yaxis: logAxis(traces), height: 240, showlegend: true,
+      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 11, color: colour("soft") }, itemclick: false, itemdoubleclick: false },
+    },
+  };
 }));
 
 // Learned parameters: dots for few values, bands of quantiles for many.

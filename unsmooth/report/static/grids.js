@@ -84,7 +84,7 @@ if ($("grid-panels")) {
     return {
       traces,
       layout: {
-        xaxis: { label: x, range: [-0.01, 1.01] }, yaxis: { label: plain(grid().meaning), type: log.checked ? "log" : "linear", ...(log.checked ? { dtick: 1 } : { rangemode: "tozero" }) },
+        xaxis: { label: x, range: [-0.01, 1.01] }, yaxis: log.checked ? logAxis(traces, plain(grid().meaning)) : { label: plain(grid().meaning), rangemode: "tozero" },
         hovermode: traces.length > 8 ? "closest" : "x unified", height: 300, margin: { l: 60, r: 8, t: 8, b: 44 },
       },
     };
