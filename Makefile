@@ -34,8 +34,9 @@ format: .venv/ready  ## let ruff rewrite the files
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/ready  ## measure cost: every remedy against the plain host
+bench: .venv/ready  ## measure cost: remedies against the plain host, a diagnosis against a forward pass
 	$(BIN)/python benchmarks/remedies.py
+	$(BIN)/python benchmarks/vitals.py
 	$(BIN)/python benchmarks/adder_ops.py
 
 docs: .venv/ready  ## run every pair of host and remedy, and write the generated docs

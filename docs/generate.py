@@ -1,12 +1,15 @@
 """Writes the generated parts of the docs: `make docs`.
 
 docs/remedies.md    every remedy, from the registry
+docs/vitals.md      every vital, from the registry
+docs/verdict.md     how a verdict is reached: thresholds and candidates, from their tables
 docs/hosts.md       hosts × remedies, by running every pair: applied, run, removed, folded
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 import warnings
 from pathlib import Path
@@ -15,9 +18,12 @@ import torch
 from torch import nn
 
 import unsmooth
-from unsmooth import remedies
+from unsmooth import prescriptions, remedies, thresholds, verdict, vitals
+from unsmooth.findings import RULES
 from unsmooth.hosts import example_input, run
+from unsmooth.prescriptions import is_safe
 from unsmooth.trace import first_tensor
+from unsmooth.vitals.base import FAMILIES
 
 HERE = Path(__file__).parent
 NOTE = "<!-- written by `make docs`; edit docs/generate.py instead -->\n"
@@ -117,9 +123,75 @@ def remedies_page() -> str:
     return NOTE + "\n".join(lines)
 
 
+def vitals_page() -> str:
+    intro = (
+        "What `unsmooth diagnose` measures, block by block. Values are means over images with their spread; `.heads` "
+        "parts have one value a head. A vital that cannot be measured on a block says why in its place."
+    )
+    lines = ["# Vitals", "", intro, ""]
+    for family in FAMILIES:
+        chosen = [v for v in vitals.REGISTRY.values() if v.family == family]
+        lines += [f"## {family.capitalize()}", ""]
+        for vital in sorted(chosen, key=lambda v: v.key):
+            lines += [f"### `{vital.key}`", "", "```text", vital.help, "```", ""]
+            facts = {
+                "accepts": f"attention that is {', '.join(vital.accepts)}" if vital.accepts else "",
+                "images": f"at most {vital.sample}" if vital.sample is not None else "all",
+                "asked for": "" if vital.default else "on request only",
+            }
+            lines += [f"- {label}: {text}" for label, text in facts.items() if text] + [""]
+    return NOTE + "\n".join(lines)
+
+
+def calibration_table() -> list[str]:
+    rows = json.loads((HERE.parent / "results" / "calibration.json").read_text())["rows"]
+
+    def ends(values: list[float]) -> str:
+        return f"{values[0]:.2f} → {values[-1]:.2f}"
+
+    return [
+        "| model | accuracy | token similarity | effective rank, share | map entropy, share | verdict |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {name} | {'' if row['accuracy'] is None else row['accuracy']} | {ends(row['token_cosine'])} | "
+            f"{ends(row['effective_rank.share'])} | {ends(row['attention_entropy.share'])} | {row['verdict']} |"
+            for name, row in rows.items()
+        ),
+    ]
+
+
+def verdict_page() -> str:
+    rules = [inspect.getdoc(rule) or "" for rule in RULES]
+    assert all(rules)
+    lines = [
+        "# How a verdict is reached", "", inspect.getdoc(verdict) or "", "",
+        "A verdict is one of `healthy` (no action needed), `untrained`, `suspicious`, `collapsing`, `collapsed`, "
+        "`broken` (NaN or Inf) and `unknown` (too little was measured).", "",
+        "## Findings", "", *(f"- **{rule.__name__}**: {text}" for rule, text in zip(RULES, rules, strict=True)), "",
+        "## Thresholds", "", inspect.getdoc(thresholds) or "", "",
+        "| name | value | of what | tried on |", "|---|---|---|---|",
+        *(f"| `{name}` | {t.value:g} | {t.meaning} | {t.source} |" for name, t in thresholds.THRESHOLDS.items()), "",
+        "## What they were tried on", "",
+        "A verdict for each model that the thresholds were chosen on, beside the saliency fine-tune "
+        "(`benchmarks/calibration.py`: hosts of width 64 with 65 tokens, 32 images of CIFAR-10). First block → last block; "
+        "accuracy says how far the training came.", "",
+        *calibration_table(), "",
+        "## Candidate remedies", "", inspect.getdoc(prescriptions) or "", "",
+        "| finding | remedy | why | on pretrained weights |", "|---|---|---|---|",
+        *(
+            f"| `{finding}` | `{spec}` | {why} | {'safe' if is_safe(spec) else 'changes outputs at once'} |"
+            for finding, rows in prescriptions.CANDIDATES.items()
+            for spec, why in rows
+        ), "",
+    ]  # fmt: skip
+    return NOTE + "\n".join(lines)
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     (HERE / "remedies.md").write_text(remedies_page())
+    (HERE / "vitals.md").write_text(vitals_page())
+    (HERE / "verdict.md").write_text(verdict_page())
     (HERE / "hosts.md").write_text(hosts_page())
 
 

@@ -36,9 +36,10 @@ def test_links_lead_somewhere() -> None:
             assert (ROOT / target).exists(), target
 
 
-def test_the_page_of_remedies_is_current() -> None:
-    """`make docs` writes it from the registry."""
-    assert (ROOT / "docs" / "remedies.md").read_text() == generate.remedies_page()
+@pytest.mark.parametrize("page", ["remedies", "vitals", "verdict"])
+def test_pages_made_of_registries_are_current(page: str) -> None:
+    """`make docs` writes them."""
+    assert (ROOT / "docs" / f"{page}.md").read_text() == getattr(generate, f"{page}_page")()
 
 
 def test_the_page_of_hosts_has_every_host_and_remedy() -> None:

@@ -20,6 +20,7 @@ from matplotlib.image import imread, imsave
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.report import figures, render
+from unsmooth.report.page import formula
 from unsmooth.report.values import bound_pairs
 from unsmooth.report.words import labels, paragraphs, ranges, script_json, show
 
@@ -107,7 +108,8 @@ def diagnosis(name: str = "vit_tiny", blocks: int = 4, **changes: Any) -> dict[s
             ),
             "smoothing_bound": vital(
                 "smoothing bound", "theory",
-                {"attn": [spread(10.0**i) for i in b], "attn.measured": [spread(1.0)] * blocks}, main="attn", formula="κ",
+                {"attn": [spread(10.0**i) for i in b], "attn.measured": [spread(1.0)] * blocks},
+                main="attn", formula="κ",
             ),
             "jacobian_spectrum": vital(
                 "Jacobian spectrum", "theory",
@@ -364,6 +366,15 @@ def test_blocks_as_ranges(blocks, text):
 )  # fmt: skip
 def test_numbers_for_people(value, text):
     assert show(value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "marked"),
+    [("‖X‖_F² / x_{l+1}", "‖X‖<sub>F</sub>² / x<sub>l+1</sub>"), ("σ_⌈0.9r⌉, A_:,i", "σ<sub>⌈0.9r⌉</sub>, A<sub>:,i</sub>"),
+     ("token_cosine", "token_cosine"), ("a_<b>", "a_&lt;b&gt;")],
+)  # fmt: skip
+def test_formulas(text, marked):
+    assert formula(text) == marked
 
 
 def test_docstrings_as_paragraphs():

@@ -52,6 +52,7 @@ def _finding(key: str, title: str, severity: str, blocks: list[int], text: str, 
 
 
 def not_finite(chart: Chart) -> Finding | None:
+    """NaN or Inf: the first block and branch that gave it."""
     broken = chart.data["broken"]
     if broken is None:
         return None
@@ -61,6 +62,7 @@ def not_finite(chart: Chart) -> Finding | None:
 
 
 def token_collapse(chart: Chart) -> Finding | None:
+    """Token similarity and effective rank agree: by level (collapsed), or by rise and fall since their best block."""
     cosine, share, rank = (chart.series(*k) for k in
                            (("token_cosine", ""), ("effective_rank", "share"), ("effective_rank", "")))  # fmt: skip
     flat: list[int] = []  # by level: collapsed, whatever came before
@@ -131,6 +133,7 @@ def cause(chart: Chart, blocks: list[int]) -> str:
 
 
 def uniform_attention(chart: Chart) -> Finding | None:
+    """Maps are averages (entropy, divergence of rows), and what attention adds says how much that matters."""
     entropy, rows = chart.series("attention_entropy", "share"), chart.series("query_insensitivity")
     adds, turn = chart.series("branch_ratio", "attn"), chart.series("block_influence")
     blocks = [
@@ -161,6 +164,7 @@ def uniform_attention(chart: Chart) -> Finding | None:
 
 
 def idle_blocks(chart: Chart) -> Finding | None:
+    """A block neither turns its tokens (influence, branch ratios) nor changes what they tell of images (CKA)."""
     turn, same = chart.series("block_influence"), chart.series("layer_cka")
     attn, mlp = chart.series("branch_ratio", "attn"), chart.series("branch_ratio", "mlp")
     blocks = [
@@ -184,6 +188,7 @@ def idle_blocks(chart: Chart) -> Finding | None:
 
 
 def similar_maps(chart: Chart) -> Finding | None:
+    """Many blocks have the same maps, and CKA says what that does to the tokens."""
     alike, same = chart.series("similar_blocks"), chart.series("layer_cka")
     entropy = chart.series("attention_entropy", "share")
     blocks = [
@@ -206,6 +211,7 @@ def similar_maps(chart: Chart) -> Finding | None:
 
 
 def ill_conditioned(chart: Chart) -> Finding | None:
+    """What attention adds is ill-conditioned before the skip, and its maps have low rank, in half of the blocks."""
     branch, summed = chart.series("log_condition", "attn.robust"), chart.series("log_condition", "attn+skip.robust")
     rank = chart.series("equivalent_rank", "share")
     blocks = [
@@ -232,6 +238,7 @@ def ill_conditioned(chart: Chart) -> Finding | None:
 
 
 def outlier_tokens(chart: Chart) -> Finding | None:
+    """A few tokens are far larger than the rest; map similarity stands beside it."""
     count, ratio = chart.series("token_norm_outliers"), chart.series("token_norm_outliers", "ratio")
     maps = chart.series("attention_cosine")
     blocks = [

@@ -27,6 +27,13 @@ CANDIDATES: dict[str, list[tuple[str, str]]] = {
 }
 
 
+def is_safe(text: str) -> bool:
+    """Whether a pretrained host's outputs stay as they are when this remedy is applied."""
+    part = parse_part(text)
+    remedy = remedies.get(part.name)
+    return remedy.exact(remedy.read(part.options))
+
+
 def prescribe(finding: str, blocks: list[int], present: list[str]) -> list[dict[str, Any]]:
     """Candidates for a finding, on its blocks, without those that are on the model already."""
     there = {parse_part(text).name for text in present}
@@ -40,7 +47,7 @@ def prescribe(finding: str, blocks: list[int], present: list[str]) -> list[dict[
         if part.name in there:
             continue
         remedy = remedies.get(part.name)
-        safe = remedy.exact(remedy.read(part.options))
+        safe = is_safe(text)
         rows.append({"spec": text if remedy.once else _on(text, blocks), "reason": reason, "safe": safe, "fits": True})
     return rows
 

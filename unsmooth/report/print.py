@@ -168,8 +168,8 @@ def jacobian(diagnoses: Diagnoses) -> Figure | None:
         ax.set_yscale("log")
         ax.set_xlabel("share of singular values")
         for k, one in enumerate(chart["lines"]):
-            label = f"{letter(one['model'])}, {one['part']}, block {one['block']}"
-            panels.singular(ax, one["values"], k, label)
+            label = f"{one['part']}, block {one['block']}"
+            panels.singular(ax, one["values"], k, f"{letter(one['model'])}, {label}" if len(diagnoses) > 1 else label)
         ax.legend(frameon=False, fontsize=6)
     return figure
 
