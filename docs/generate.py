@@ -173,8 +173,8 @@ def verdict_page() -> str:
         *(f"| `{name}` | {t.value:g} | {t.meaning} | {t.source} |" for name, t in thresholds.THRESHOLDS.items()), "",
         "## What they were tried on", "",
         "A verdict for each model that the thresholds were chosen on, beside the saliency fine-tune "
-        "(`benchmarks/calibration.py`: hosts of width 64 with 65 tokens, 32 images of CIFAR-10). First block → last block; "
-        "accuracy says how far the training came.", "",
+        "(`benchmarks/calibration.py`: hosts of width 64 with 65 tokens, 32 images of CIFAR-10). First block → last "
+        "block; accuracy says how far the training came.", "",
         *calibration_table(), "",
         "## Candidate remedies", "", inspect.getdoc(prescriptions) or "", "",
         "| finding | remedy | why | on pretrained weights |", "|---|---|---|---|",

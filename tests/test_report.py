@@ -370,7 +370,8 @@ def test_numbers_for_people(value, text):
 
 @pytest.mark.parametrize(
     ("text", "marked"),
-    [("‖X‖_F² / x_{l+1}", "‖X‖<sub>F</sub>² / x<sub>l+1</sub>"), ("σ_⌈0.9r⌉, A_:,i", "σ<sub>⌈0.9r⌉</sub>, A<sub>:,i</sub>"),
+    [("‖X‖_F² / x_{l+1}", "‖X‖<sub>F</sub>² / x<sub>l+1</sub>"),
+     ("σ_⌈0.9r⌉, A_:,i", "σ<sub>⌈0.9r⌉</sub>, A<sub>:,i</sub>"),
      ("token_cosine", "token_cosine"), ("a_<b>", "a_&lt;b&gt;")],
 )  # fmt: skip
 def test_formulas(text, marked):

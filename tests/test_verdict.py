@@ -48,7 +48,7 @@ def test_the_last_blocks_of_the_saliency_model_are_named_and_no_other() -> None:
     findings, verdict = judge(chart(SALIENCY))
     assert verdict["state"] == "collapsing"
     assert verdict["blocks"] == [10, 11]
-    assert "4.2 times what the skip carries" in findings[0]["text"]
+    assert "4.2 times what the skip carries" in verdict["why"]
     assert "block 3" in findings[0]["text"]
 
 
@@ -183,7 +183,7 @@ def test_a_stack_without_its_attention_skip_has_collapsed(depth: int, branch: st
     found = unsmooth.diagnose(f"{HOST.format(depth=depth)}+no_skip(branch={branch})", limit=4, reference=False)
     assert found.verdict == "collapsed"
     assert set(range(1, depth)) <= set(found.data["verdict"]["blocks"])
-    assert "a skip is missing" in found.findings[0]["text"]
+    assert "a skip is missing" in found.findings[0]["why"]
     assert "remove" in found.findings[0]["remedies"][0]["reason"]
 
 

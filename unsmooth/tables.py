@@ -89,8 +89,11 @@ def _cell(spread: dict[str, Any] | None) -> str:
 
 def _finding(finding: dict[str, Any]) -> list[RenderableType]:
     style = SEVERITY[finding["severity"]]
+    why = f" Why: {finding['why']}" if finding.get("why") else ""
     pieces: list[RenderableType] = [
-        Text.assemble((finding["title"], f"bold {style}"), f" ({blocks_text(finding['blocks'])}): ", finding["text"])
+        Text.assemble(
+            (finding["title"], f"bold {style}"), f" ({blocks_text(finding['blocks'])}): ", finding["text"], why
+        )
     ]
     pieces += [_indented(f"{row['vital']}: {row['text']}") for row in finding["evidence"]]
     for row in finding["remedies"]:

@@ -25,10 +25,12 @@ THRESHOLDS: dict[str, Threshold] = {
     "alike": Threshold(
         0.9,
         "token similarity of collapsed tokens",
-        f"{SKIPLESS}: 0.95 and more from block 1 on; {TRAINED}: at most 0.89; {RANDOM}: 0.71",
+        f"{SKIPLESS}: 0.92 and more from block 1 on; {TRAINED}: at most 0.78; {RANDOM}: 0.71",
     ),
     "alike_rise": Threshold(
-        0.15, "rise of token similarity over its lowest value before", f"{SALIENCY}: 0.10 at block 8, 0.20 at block 10"
+        0.15,
+        "rise of token similarity over its lowest value before",
+        f"{SALIENCY}: 0.10 at block 8, 0.20 at block 10; {TRAINED}: 0.12 and 0.16 (6, 12), 0.23 and 0.26 (24, 48)",
     ),
     "alike_least": Threshold(
         0.4,
@@ -38,11 +40,13 @@ THRESHOLDS: dict[str, Threshold] = {
     "rank_share": Threshold(
         0.05,
         "effective rank over min(n, d) of collapsed tokens",
-        f"{SKIPLESS}: at most 0.04; {TRAINED}: at least 0.07; {RANDOM}: 0.20",
+        f"{SKIPLESS}: at most 0.03 from block 1 on; {TRAINED}: at least 0.09; {RANDOM}: 0.20",
     ),
     "rank_least": Threshold(1.5, "effective rank that is collapse in any model", "one line has rank 1"),
     "rank_fall": Threshold(
-        0.4, "fall of effective rank from its highest value before", f"{SALIENCY}: 0.25 at block 8, 0.44 at block 10"
+        0.4,
+        "fall of effective rank from its highest value before",
+        f"{SALIENCY}: 0.25 at block 8, 0.44 at block 10; {TRAINED}: 0.16 and 0.30 (6, 12), 0.51 and 0.62 (24, 48)",
     ),
     "uniform_entropy": Threshold(0.97, "entropy over log m of attention that averages", f"{RANDOM}: 1.00"),
     "uniform_divergence": Threshold(0.01, "divergence of rows of attention that averages", f"{RANDOM}: below 0.001"),

@@ -46,13 +46,11 @@ def _verdict(chart: Chart, found: list[Finding]) -> dict[str, Any]:
         whole = len(finding["blocks"]) == chart.depth
         where = "every block" if whole else blocks_text(finding["blocks"])
         healthy = "" if whole else f" {_rest(chart, finding['blocks'])}"
-        if finding["severity"] == "severe":
-            return {
-                "state": "collapsed",
-                "text": f"Tokens have collapsed in {where}.{healthy}",
-                "blocks": finding["blocks"],
-            }
-        return {"state": "collapsing", "text": f"Tokens collapse in {where}.{healthy}", "blocks": finding["blocks"]}
+        state, words = (
+            ("collapsed", "have collapsed") if finding["severity"] == "severe" else ("collapsing", "collapse")
+        )
+        text = f"Tokens {words} in {where}.{healthy}"
+        return {"state": state, "text": text, "blocks": finding["blocks"], "why": finding["why"]}
     if "untrained" in by_key:
         text = "Tokens do not collapse with depth, but attention averages in every block: this model looks untrained."
         return {"state": "untrained", "text": text, "blocks": []}
