@@ -121,16 +121,16 @@ def cause(chart: Chart, blocks: list[int]) -> str:
     """Why the tokens of these blocks come together, as far as the vitals tell."""
     without = [b for b in blocks if "attn" not in chart.data["model"]["blocks"][b]["joins"]]
     if any(str(r).startswith("no_skip") for r in chart.data["model"]["remedies"]) or len(without) == len(blocks):
-        return "a skip is missing there, so attention's averages replace the tokens instead of being added."
+        return "a skip is missing there, so attention's averages replace the tokens instead of being added"
     for branch, words in (("attn", "attention"), ("mlp", "the MLP")):
         ratio = chart.at("branch_ratio", branch, blocks)
         if ratio and max(ratio) >= limit("drowned_skip"):
-            return f"{words} adds up to {max(ratio):.1f} times what the skip carries, so the skip is drowned."
+            return f"{words} adds up to {max(ratio):.1f} times what the skip carries, so the skip is drowned"
     entropy = chart.at("attention_entropy", "share", blocks)
     if entropy and sum(entropy) / len(entropy) >= limit("low_pass"):
         mean = sum(entropy) / len(entropy)
-        return f"attention averages there (entropy {mean:.2f} of its largest value), which is a low-pass filter."
-    return "no single cause stands out in what was measured."
+        return f"attention averages there (entropy {mean:.2f} of its largest value), which is a low-pass filter"
+    return "no single cause stands out in what was measured"
 
 
 def uniform_attention(chart: Chart) -> Finding | None:

@@ -30,6 +30,7 @@ KINDS = {
     "class-query": "its attention has one query",
     "global": "its attention is over all tokens",
 }
+CACHED = 2**18  # entries of maps that are worked on at a time
 NOT_FINITE = "its tokens are not finite (NaN or Inf)"
 
 Series = dict[str, list[Spread | None]]  # by part, then by block
@@ -284,11 +285,14 @@ class _Pass:
                 if grid is None:
                     raise Undefined("its tokens are not on a grid")
                 arguments = (patches, distances(grid, self.size).to(patches.device))
-            found = vital.measure(*arguments)
+            # A few maps at a time, which the processor's cache can hold.
+            step = max(1, CACHED // arguments[0][0].numel())
+            found = [_named(vital.measure(part, *arguments[1:])) for part in arguments[0].split(step)]
         except Undefined as reason:
             self.skip(vital, block, str(reason))
             return
-        for part, values in _named(found).items():
+        for part in found[0]:
+            values = torch.cat([piece[part] for piece in found])
             by_image = values.unflatten(0, (images, windows)).mean(dim=1)
             self.per_head.setdefault((vital.key, part, block.index), []).append(by_image)
 
@@ -378,12 +382,14 @@ class _Pass:
 
 
 def _finite(x: Tensor) -> Tensor:
-    """Which images have finite entries alone; in double precision, because sums of float16 overflow."""
-    return x.flatten(1).sum(dim=1, dtype=torch.float64).isfinite()
+    """Which images have finite entries alone."""
+    flat = x.flatten(1)
+    quick = flat.sum(dim=1).isfinite()  # one fast pass; sums of float16 overflow, so what fails is looked at again
+    return quick if quick.all() else flat.isfinite().all(dim=1)
 
 
 def _whole(x: Tensor) -> bool:
-    return bool(x.sum(dtype=torch.float64).isfinite())
+    return bool(_finite(x).all())
 
 
 def _named(found: Values) -> dict[str, Tensor]:

@@ -194,9 +194,13 @@ def fused_call(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Atte
     def attend(v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, **options)
 
+    made: list[Tensor] = []  # scores and map of one call are asked for together
+
     def scores() -> Tensor:
-        keys = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3) if options["enable_gqa"] else k
-        return dot_scores(q, keys, options["scale"])
+        if not made:
+            keys = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3) if options["enable_gqa"] else k
+            made.append(dot_scores(q, keys, options["scale"]))
+        return made[0]
 
     def weights() -> Tensor:
         return add_mask(scores(), options["attn_mask"], options["is_causal"]).softmax(dim=-1)

@@ -89,7 +89,7 @@ def _cell(spread: dict[str, Any] | None) -> str:
 
 def _finding(finding: dict[str, Any]) -> list[RenderableType]:
     style = SEVERITY[finding["severity"]]
-    why = f" Why: {finding['why']}" if finding.get("why") else ""
+    why = f" Why: {finding['why']}." if finding.get("why") else ""
     pieces: list[RenderableType] = [
         Text.assemble(
             (finding["title"], f"bold {style}"), f" ({blocks_text(finding['blocks'])}): ", finding["text"], why

@@ -35,5 +35,7 @@ def frobenius(x: Tensor) -> Tensor:
 
 def spectral(x: Tensor) -> Tensor:
     """‖X‖₂, the largest singular value of each (…, n, d) matrix."""
-    norm: Tensor = torch.linalg.matrix_norm(double(x), ord=2)
+    x = double(x)
+    gram = x @ x.mT if x.shape[-2] <= x.shape[-1] else x.mT @ x
+    norm: Tensor = torch.linalg.eigvalsh(gram)[..., -1].clamp_min(0).sqrt()  # several times as fast as an SVD
     return norm

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from unsmooth.vitals.base import OVER_TOKENS, Undefined, full, register
 
+SMALLEST = 1e-12
+
 
 @register(
     title="map similarity",
@@ -30,9 +32,10 @@ def attention_cosine(a: Tensor) -> Tensor:
         raise Undefined("one key has nothing to be compared with")
     a = full(a)
     positive = bool(a.min() >= 0)
-    peak = a.amax(dim=-2, keepdim=True) if positive else a.abs().amax(dim=-2, keepdim=True)
-    a = a / peak.clamp_min(torch.finfo(a.dtype).tiny)  # squares of what a sharp softmax leaves would be zero
     size = a.square().sum(dim=-2).sqrt()
+    if size.min() < SMALLEST:  # squares of what a sharp softmax leaves may be zero
+        a = a / a.abs().amax(dim=-2, keepdim=True).clamp_min(torch.finfo(a.dtype).tiny)
+        size = a.square().sum(dim=-2).sqrt()
     scale = torch.where(size > 0, 1 / size, 0)
     own = (size > 0).sum(dim=-1)
     if positive:  # then |cos| = cos, and the sum over pairs is that of one vector with itself

@@ -37,11 +37,13 @@ FAMILIES = ("similarity", "rank", "attention", "signal", "function", "theory")
 OVER_TOKENS = ("global", "windowed", "pooled-kv")
 SQUARE = ("global", "windowed")
 TOKEN_SAMPLE = 64  # images whose tokens are decomposed
-SITE_SAMPLE = 16  # images whose tokens are decomposed inside a block too
+SITE_SAMPLE = 8  # images whose tokens are decomposed inside a block too
 MAP_SAMPLE = 8  # images whose maps are decomposed
 MAP_SIDE = 256  # maps up to this size are decomposed for the whole sample, larger ones for fewer images
 LARGEST_SIDE = 1024  # maps above this size are decomposed only for who asks by name
 THEORY_SAMPLE = 2  # images that bounds are computed for
+
+ROUNDING = 1e-5  # by so much a sum of softmax weights may differ from one
 
 Values = Tensor | dict[str, Tensor]
 
@@ -104,12 +106,15 @@ def distribution(a: Tensor) -> Tensor:
     """The rows of a map as distributions. Those of softmax are; an effective map may have entries below zero."""
     a = full(a)
     a = a.abs() if a.min() < 0 else a
-    return a / a.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(a.dtype).tiny)
+    total = a.sum(dim=-1, keepdim=True)
+    if (total - 1).abs().max() < ROUNDING:  # softmax: nothing to do, and maps are large
+        return a
+    return a / total.clamp_min(torch.finfo(a.dtype).tiny)
 
 
 def plogp(p: Tensor) -> Tensor:
     """p·log p, with 0·log 0 = 0. (torch.special.xlogy does the same, ten times slower on a CPU.)"""
-    return p * p.clamp_min(torch.finfo(p.dtype).tiny).log()
+    return (p + torch.finfo(p.dtype).tiny).log_().mul_(p)
 
 
 class Collector:

@@ -25,6 +25,8 @@ CLOSED = 87.0  # so far below a row's largest logit, a weight is below the small
 )
 def max_logit(p: Tensor) -> Tensor:
     p = full(p)
-    closed = p < p.amax(dim=-1, keepdim=True) - CLOSED
-    low, high = p.masked_fill(closed | p.isinf(), 0).flatten(-2).aminmax(dim=-1)
+    low, high = p.flatten(-2).aminmax(dim=-1)
+    if not (high - low < CLOSED).all():  # there may be masked pairs
+        closed = p < p.amax(dim=-1, keepdim=True) - CLOSED
+        low, high = p.masked_fill(closed | p.isinf(), 0).flatten(-2).aminmax(dim=-1)
     return high.maximum(-low)
