@@ -202,14 +202,13 @@ def test_a_zero_head_does_not_hide_a_wrong_fold() -> None:
 
 def test_an_edit_that_only_features_show_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a zero head, a fold that scales the wrong rows must still be taken back."""
-    wrong = unsmooth.folding._value_rows
 
-    def first_rows(model: nn.Module, core: str, anatomy: Any) -> Any:
-        rows, width = wrong(model, core, anatomy)
-        weight = model.get_submodule(core).qkv.weight
-        return unsmooth.folding.Rows(weight[: len(rows.weight)], None), width
+    def first_rows(model: nn.Module, block: Any) -> Any:
+        rows = unsmooth.weights.value_rows(model, block)
+        weight = model.get_submodule(block.core().core).qkv.weight
+        return unsmooth.weights.Rows(weight[: len(rows.weight)], None)
 
-    monkeypatch.setattr("unsmooth.folding._value_rows", first_rows)
+    monkeypatch.setattr("unsmooth.folding.value_rows", first_rows)
     model = treat(vit(), "attn_scale")
     model.head.weight.data.zero_()
     _, notes = fold_quietly(model)
