@@ -15,7 +15,7 @@ def main() -> None:
         browser = tools.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
-        page = browser.new_page(viewport={"width": 1280, "height": 1560})
+        page = browser.new_page(viewport={"width": 1280, "height": 2120})
         page.goto(report.as_uri())
         page.wait_for_timeout(1500)
         page.screenshot(path=picture)
