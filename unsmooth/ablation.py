@@ -91,7 +91,7 @@ def passages(model: nn.Module, anatomy: Anatomy, images: Tensor) -> list[Passage
 
     with (
         undisturbed(model),
-        _ports(model, anatomy, note),
+        watch_ports(model, anatomy, note),
         probe(
             model,
             lambda block, x: note(block, "after", x),
@@ -106,8 +106,13 @@ def passages(model: nn.Module, anatomy: Anatomy, images: Tensor) -> list[Passage
 
 
 @contextmanager
-def _ports(model: nn.Module, anatomy: Anatomy, note: Callable[[Block, str, Tensor], None]) -> Iterator[None]:
-    """Watch what each branch reads and gives."""
+def watch_ports(
+    model: nn.Module,
+    anatomy: Anatomy,
+    note: Callable[[Block, str, Tensor], None],
+    branches: tuple[str, ...] = ("attn", "mlp"),
+) -> Iterator[None]:
+    """Within the context, `note(block, "attn read", x)` and `"attn given"` tell what a branch reads and gives."""
     handles: list[Any] = []
 
     def watch(block: Block, station: str, port: Port) -> None:
@@ -120,7 +125,7 @@ def _ports(model: nn.Module, anatomy: Anatomy, note: Callable[[Block, str, Tenso
 
     try:
         for block in anatomy.blocks:
-            for name in ("attn", "mlp"):
+            for name in branches:
                 branch = block.branch(name)
                 watch(block, f"{name} read", branch.port("front"))
                 watch(block, f"{name} given", branch.port("end"))

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unsmooth.ablation import watch_ports
 from unsmooth.anatomy import Anatomy, Block
 from unsmooth.feeding import example
 from unsmooth.hosts import run
 from unsmooth.places import as_tokens
 from unsmooth.probe import probe
-from unsmooth.trace import first_tensor, undisturbed
+from unsmooth.trace import undisturbed
 from unsmooth.vitals.base import THEORY_SAMPLE, register
 from unsmooth.weights import query_key_value
 
@@ -48,8 +49,9 @@ def condition_bound(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: 
     parts = ("linear", "linear.measured", "skip", "skip.measured")
     out: dict[str, list[Any]] = {part: [None] * depth for part in parts}
 
-    def read(block: Block, x: Tensor | None) -> None:
-        assert x is not None
+    def read(block: Block, station: str, x: Tensor) -> None:
+        if station != "attn read":
+            return
         x = as_tokens(x, block.channels).double()
         query, key, value = (w.detach().double().mT for w in query_key_value(model, block))
         linear = (x @ query) @ ((x @ key).mT @ (x @ value))
@@ -62,22 +64,12 @@ def condition_bound(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: 
             for part, tokens in (("skip", f), ("skip.measured", total)):
                 out[part][block.index] = _log_kappa(as_tokens(tokens, block.channels).double())
 
-    handles = []
-    try:
-        for block in anatomy.blocks:
-            port = block.branch("attn").port("front")
-            module = model.get_submodule(port.module)
-            if port.side == "input":
-                hook: Any = lambda _, args, kwargs, block=block: read(block, first_tensor((args, kwargs)))  # noqa: E731
-                handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-            else:
-                hook = lambda _, args, output, block=block: read(block, first_tensor(output))  # noqa: E731
-                handles.append(module.register_forward_hook(hook))
-        with undisturbed(model), probe(model, None, None, anatomy, None, on_join):
-            run(model, example(model, images))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with (
+        undisturbed(model),
+        watch_ports(model, anatomy, read, ("attn",)),
+        probe(model, anatomy=anatomy, on_join=on_join),
+    ):
+        run(model, example(model, images))
     return out
 
 
