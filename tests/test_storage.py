@@ -363,8 +363,8 @@ def stopped(*arguments: Any, **options: Any) -> str:
     ("target", "failure", "error"),
     [
         ("unsmooth.storage.save_file", half_written, UnsmoothError),
-        ("unsmooth.storage.os.replace", no_rename, UnsmoothError),
-        ("unsmooth.storage.os.fsync", cannot_sync, UnsmoothError),
+        ("unsmooth.files.os.replace", no_rename, UnsmoothError),
+        ("unsmooth.files.os.fsync", cannot_sync, UnsmoothError),
         ("unsmooth.storage.save_file", stopped, KeyboardInterrupt),
         ("pathlib.Path.write_text", stopped, KeyboardInterrupt),
         ("unsmooth.storage.json.dumps", stopped, KeyboardInterrupt),
@@ -393,7 +393,7 @@ def test_a_cut_between_the_two_renames_is_noticed(saved: Path, monkeypatch: pyte
 
     other = treat(host("deit"), TREATED.replace("branch=mlp", "branch=attn"))
     with monkeypatch.context() as broken:
-        broken.setattr("unsmooth.storage.os.replace", cut_short)
+        broken.setattr("unsmooth.files.os.replace", cut_short)
         with pytest.raises(KeyboardInterrupt):
             unsmooth.save(other, saved)
     assert sorted(files(saved)) == FILES

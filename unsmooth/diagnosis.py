@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.files import replace_files
 
 FORMAT = 1
 
@@ -153,13 +152,8 @@ class Diagnosis:
 
 def write(path: Path, content: bytes) -> None:
     """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
+        replace_files({path: lambda temporary: temporary.write_bytes(content)})
     except OSError as error:
         raise UnsmoothError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):  # where nothing can be written, there is nothing to take away
-            temporary.unlink(missing_ok=True)

@@ -10,10 +10,9 @@ their spec too, so that a pair of two saves is refused.
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 import unsmooth
 from unsmooth.create import create_model
 from unsmooth.errors import UnsmoothError
+from unsmooth.files import replace_files
 from unsmooth.record import PREFIX, applied, check_unfolded, check_unwrapped, check_whole, record_of
 from unsmooth.spec import ModelSpec, Part, parse
 from unsmooth.surgery import apply, remove
@@ -48,7 +48,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
     metadata = {"format": "pt", SPEC: str(spec)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace({
+        replace_files({
             folder / WEIGHTS: lambda path: save_file(_plain(model), path, metadata=metadata),
             folder / RECIPE: lambda path: path.write_text(recipe, encoding="utf-8"),
         })  # fmt: skip
@@ -229,18 +229,3 @@ def _plain(model: nn.Module) -> dict[str, Tensor]:
         tensor = tensor.detach()
         plain[name] = tensor.clone(memory_format=torch.contiguous_format) if shared else tensor.contiguous()
     return plain
-
-
-def _replace(writers: Mapping[Path, Callable[[Path], Any]]) -> None:
-    """Write every file beside its place, and only once all are on the disk, put them there."""
-    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in writers}
-    try:
-        for path, write in writers.items():
-            write(temporary[path])
-            with temporary[path].open("rb+") as file:
-                os.fsync(file.fileno())
-        for path, written in temporary.items():
-            os.replace(written, path)
-    finally:
-        for path in temporary.values():
-            path.unlink(missing_ok=True)

@@ -1,0 +1,25 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def replace_files(writers: Mapping[Path, Callable[[Path], Any]]) -> None:
+    """Write every file beside its place, and only once all are on the disk, put them there."""
+    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in writers}
+    try:
+        for path, write in writers.items():
+            write(temporary[path])
+            with temporary[path].open("rb+") as file:
+                os.fsync(file.fileno())
+        for path, written in temporary.items():
+            os.replace(written, path)
+    finally:
+        for path in temporary.values():
+            with suppress(OSError):  # where nothing can be written, there is nothing to take away
+                path.unlink(missing_ok=True)
