@@ -131,6 +131,7 @@ CASES: tuple[str, ...] = (
     "l2_attention",
     "logistic_attention",
     "no_skip",
+    "diverse_patch",
     "augmented_shortcut(start=identity, branch=attn)",
     "augmented_shortcut(scale=0.75, branch=mlp, count=3, blocks_per_side=2)",
     "token_graying(transform=svd)",

@@ -49,6 +49,7 @@ EQUATIONS: dict[str, tuple[type[ref.Reference], dict[str, object]]] = {
     "l2_attention": (ref.L2Attention, {}),
     "l2_attention(tau=3.0)": (ref.L2Attention, {"tau": 3.0}),
     "logistic_attention": (ref.LogisticAttention, {}),
+    "diverse_patch": (ref.Reference, {}),  # the host's own; its losses are in test_auxiliary.py
     "no_skip": (ref.NoSkip, {}),
     "no_skip(branch=mlp)": (ref.NoSkip, {"branches": ("mlp",)}),
     "no_skip(branch=both)": (ref.NoSkip, {"branches": ("attn", "mlp")}),

@@ -79,7 +79,9 @@ def test_what_another_remedy_stands_in_front_of_is_not_folded() -> None:
     assert notes[0].startswith("feat_scale stays as it is")
 
 
-@pytest.mark.parametrize("case", ["token_graying", "adder", "no_skip", "context_broadcast(kind=gate)", "l2_attention"])
+@pytest.mark.parametrize(
+    "case", ["token_graying", "adder", "no_skip", "diverse_patch", "context_broadcast(kind=gate)", "l2_attention"]
+)
 def test_what_cannot_be_folded_stays_and_is_named(case: str) -> None:
     model = treat(host("deit"), case)
     result, notes = folded(model)

@@ -27,7 +27,7 @@ from unsmooth.planning import anatomy_of
 from unsmooth.record import Fixture, check_model, check_unfolded, record_of
 from unsmooth.remedies.attn_scale import ScaledMap
 from unsmooth.remedies.augmented_shortcut import AugmentedPaths, Listener
-from unsmooth.remedies.base import AttentionPart, Mix, Tap
+from unsmooth.remedies.base import AttentionPart, Keeper, Mix, Tap
 from unsmooth.seam import Attend
 from unsmooth.trace import first_tensor
 from unsmooth.treatment import fittings
@@ -171,6 +171,8 @@ def _fold_one(model: nn.Module, fixture: Fixture, anatomy: Anatomy) -> bool:
     part = home.get_submodule(fixture.child)
     if isinstance(part, Listener):
         raise CannotFold("its branch is spread over two modules")
+    if isinstance(part, Keeper):
+        raise CannotFold("it adds to the training loss only, and costs nothing otherwise")
     if isinstance(part, ScaledMap):
         behind = fittings(at).attention[fittings(at).attention.index(part) + 1 :]
         if any(type(other).forward is not AttentionPart.forward for other in behind):

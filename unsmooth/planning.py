@@ -84,7 +84,7 @@ def prepare(model: nn.Module, text: str, blocks: str | None, example: Example | 
     if remedy.once and blocks is not None:
         raise UnsmoothError(f"{remedy.key} acts once, on the patch tokens; it takes no blocks, so leave them out")
     anatomy = anatomy_of(model, example)
-    chosen = [0] if remedy.once else select_blocks(blocks, len(anatomy.blocks))
+    chosen = remedy.blocks(anatomy, resolved) if remedy.once else select_blocks(blocks, len(anatomy.blocks))
     _check_neighbours(record_of(model), remedy, chosen)
     device = torch.device("meta") if dry else torch.device("cpu")
     plans: list[BlockPlan] = []

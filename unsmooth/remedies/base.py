@@ -7,7 +7,8 @@ one block. It changes nothing; `unsmooth.surgery` does. The parts are small modu
     Tap             changes the tokens that pass a port; the module itself is the hook
     LinearPart      stands in for a linear layer
 
-and a residual sum is changed by `treatment.Join`, which has no parameters.
+and a residual sum is changed by `treatment.Join`, which has no parameters. A `LossRemedy` changes none of these:
+its parts are `Keeper`s, taps that keep the tokens of a training pass for a term of the loss.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from unsmooth.anatomy import Anatomy, Attention, Block, Port
 from unsmooth.bands import Gain, mix
 from unsmooth.errors import Refusal, UnsmoothError, unknown
+from unsmooth.places import as_tokens, prefix_of
 from unsmooth.seam import Attend, AttentionCall, softmax_call
 from unsmooth.treatment import Join
 
@@ -103,6 +106,10 @@ class Remedy(ABC):
     def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
         """Floating point operations that it adds to one block for one image (a multiply-add counts as two)."""
 
+    def blocks(self, anatomy: Anatomy, options: Options) -> list[int]:
+        """The blocks that a remedy which acts once is placed by: nobody chooses them."""
+        return [0]
+
     def read(self, given: Options) -> dict[str, Any]:
         """Options as given, checked, with defaults filled in."""
         for name in given:
@@ -111,6 +118,22 @@ class Remedy(ABC):
         return {
             name: option.check(self.key, name, given.get(name, option.default)) for name, option in self.options.items()
         }
+
+
+class LossRemedy(Remedy, ABC):
+    """Adds a term to the training loss (`unsmooth.auxiliary`) and changes nothing else: one `Keeper` a block."""
+
+    once = True
+
+    def exact(self, options: Options) -> bool:
+        return True
+
+    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
+        return 0  # a forward pass is what it was
+
+    @abstractmethod
+    def loss(self, tokens: list[Tensor], options: Options) -> Tensor:
+        """The term, weighted, from the patch tokens (B, n, d) of the blocks that it was placed on, in their order."""
 
 
 class AttentionPart(nn.Module):
@@ -192,6 +215,33 @@ class Mix(Tap):
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         return mix(x, *self.gains(), self.channels_last)
+
+
+class Keeper(Tap):
+    """Keeps the tokens of the last training pass until they are taken, and passes them on as they are."""
+
+    def __init__(self, block: Block, anatomy: Anatomy):
+        super().__init__()
+        self.channels, self.prefix = block.channels, prefix_of(block, anatomy)
+        self.kept: Tensor | None = None
+
+    def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
+        if self.training and torch.is_grad_enabled() and not _is_recomputed():
+            self.kept = x.clone()  # a host may write over its tokens later on
+        return x
+
+    def take(self) -> Tensor | None:
+        """The patch tokens, (B, n, d), which are let go; None where there are none."""
+        kept, self.kept = self.kept, None
+        return None if kept is None else as_tokens(kept, self.channels)[:, self.prefix :]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "kept": None}  # tokens belong to one pass of one model: no copy has them
+
+
+def _is_recomputed() -> bool:
+    """Whether a checkpointed block runs again, within the backward pass: its tokens were kept before."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 class LinearPart(nn.Module):

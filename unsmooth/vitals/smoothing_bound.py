@@ -23,7 +23,7 @@ from unsmooth.theory.matrices import spectral
 from unsmooth.vitals.base import THEORY_SAMPLE, Undefined, register
 from unsmooth.weights import mlp_layers, projection, value_rows
 
-HARMLESS = ("token_graying",)  # remedies that leave the branches of a block as they are
+HARMLESS = ("token_graying", "diverse_patch")  # remedies that leave the branches of a block as they are
 
 
 @register(
