@@ -1,4 +1,4 @@
-"""A diagnosis for people to look at: one page that opens offline, or figures for print. Made from its JSON alone."""
+"""A diagnosis or a trial for people to look at: one page that opens offline, or figures for print, from JSON alone."""
 
 from __future__ import annotations
 
@@ -36,3 +36,35 @@ def figures(diagnoses: Diagnoses) -> dict[str, Figure]:
     from unsmooth.report.print import all_figures
 
     return all_figures(list(diagnoses))
+
+
+def render_trial(trial: dict[str, Any], format: str) -> bytes:
+    """The report of a trial: a page ("html") or the figure of its differences for print."""
+    if format not in FORMATS:
+        raise unknown("format of a report", format, FORMATS)
+    _check_trial(trial)
+    if format == "html":
+        from unsmooth.report.trial_page import trial_page
+
+        return trial_page(trial).encode()
+    from unsmooth.report.print import save
+    from unsmooth.report.trial_print import differences
+
+    return save(differences(trial), format)
+
+
+def trial_figures(trial: dict[str, Any]) -> dict[str, Figure]:
+    """Figures for papers, by name; only those that the data has: differences, curves, depth, cost."""
+    _check_trial(trial)
+    from unsmooth.report.trial_print import all_figures
+
+    return all_figures(trial)
+
+
+def _check_trial(trial: dict[str, Any]) -> None:
+    if trial.get("kind") != "trial":
+        raise UnsmoothError(
+            f"this is no trial but {trial.get('kind', 'something')!r}: give the JSON that a trial wrote"
+        )
+    if not trial["arms"]:
+        raise UnsmoothError("a trial's report needs at least one arm")

@@ -176,13 +176,18 @@ def samples(diagnoses: Diagnoses) -> list[list[dict[str, Any]]]:
     return out
 
 
+def models(diagnoses: Diagnoses, names: list[str]) -> list[dict[str, Any]]:
+    """What charts call the models."""
+    return [
+        {"name": name, "letter": letter(i), "blocks": len(d["model"]["blocks"])}
+        for i, (name, d) in enumerate(zip(names, diagnoses, strict=True))
+    ]
+
+
 def chart_data(diagnoses: Diagnoses, names: list[str]) -> dict[str, Any]:
     """All of it but the samples, which are large and have a place of their own."""
     return {
-        "models": [
-            {"name": name, "letter": letter(i), "blocks": len(d["model"]["blocks"])}
-            for i, (name, d) in enumerate(zip(names, diagnoses, strict=True))
-        ],
+        "models": models(diagnoses, names),
         "curves": curves(diagnoses),
         "grids": grids(diagnoses),
         "bounds": bounds(diagnoses),

@@ -17,7 +17,7 @@ from unsmooth.report import charts, words
 from unsmooth.report.strip import strip
 from unsmooth.report.values import depth_of, merged
 
-SCRIPTS = ("core.js", "strip.js", "curves.js", "grids.js", "maps.js")
+DIAGNOSIS = ("report.css", "core.js", "strip.js", "curves.js", "grids.js", "maps.js")
 SEVERITIES = {"severe": 0, "warning": 1, "note": 2}
 STATES = ("healthy", "untrained", "collapsing", "collapsed", "suspicious", "broken", "unknown")
 
@@ -28,37 +28,43 @@ def page(diagnoses: list[dict[str, Any]]) -> str:
     data = charts.chart_data(diagnoses, names)
     samples = charts.samples(diagnoses)
     models = [_model(i, name, d) for i, (name, d) in enumerate(zip(names, diagnoses, strict=True))]
-    families = {
-        family: [c for c in data["curves"] if c["family"] == family]
-        for family in dict.fromkeys((*words.FAMILIES, *(c["family"] for c in data["curves"])))
-    }
     return environment().get_template("diagnosis.html.j2").render(
         title=" and ".join(names) if len(names) < 3 else f"{len(names)} models",
         models=models,
         several=len(models) > 1,
         depth=depth_of(diagnoses),
         strip=strip(diagnoses),
-        families={f: rows for f, rows in families.items() if rows},
+        families=by_family(data["curves"]),
         data=data,
         samples=samples,
         definitions=merged(diagnoses),
         empty=_why_empty(diagnoses, samples),
         data_json=words.script_json(data),
         samples_json=words.script_json(samples),
-        **assets(),
+        shown_first={"spread": True, "start": True},
+        **assets(*DIAGNOSIS),
     )  # fmt: skip
+
+
+def by_family(curves: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Curves under the heading that they stand under, in the order of the headings."""
+    families = dict.fromkeys((*words.FAMILIES, *(c["family"] for c in curves)))
+    rows = {family: [c for c in curves if c["family"] == family] for family in families}
+    return {family: own for family, own in rows.items() if own}
 
 
 @cache
 def environment() -> Environment:
-    """Templates escape everything. A page about training can be built on the same base and macros."""
+    """Templates escape everything. All pages are built on the same base and macros."""
     env = Environment(
         loader=PackageLoader("unsmooth.report"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     env.filters |= {
         "number": words.show, "ranges": words.ranges, "in_blocks": words.in_blocks, "paragraphs": words.paragraphs,
-        "code_ticks": code_ticks, "formula": formula, "whole": words.unbroken,
+        "code_ticks": code_ticks, "breakable": breakable,
+        "thousands": words.thousands, "duration": words.duration, "setting": words.setting,
+        "formula": formula, "whole": words.unbroken,
         "family": lambda f: words.FAMILIES.get(f, f),
     }  # fmt: skip
     return env
@@ -77,20 +83,25 @@ def formula(text: str) -> Markup:
     return Markup(re.sub(below, lambda m: f"<sub>{m[1] or m[2]}</sub>", str(escape(text))))
 
 
+def breakable(name: str) -> Markup:
+    """A name that may be broken after its punctuation and nowhere else."""
+    return Markup(re.sub(r"([_(+,=/])", r"\1<wbr>", str(escape(name))))
+
+
 @cache
-def assets() -> dict[str, Any]:
+def assets(*names: str) -> dict[str, Any]:
     """Style and scripts as they go into the page, and the policy that lets no other script run and nothing load."""
     from plotly.offline import get_plotlyjs
 
     static = files("unsmooth.report") / "static"
-    own = "\n".join((static / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    own = "\n".join((static / name).read_text(encoding="utf-8") for name in names if name.endswith(".js"))
     scripts = {"plotly": get_plotlyjs(), "script": f'(() => {{\n"use strict";\n{own}\n}})();'}
     assert not any("</script" in s.lower() or "<!--" in s for s in scripts.values())
     digests = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts.values())
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     policy = f"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {allowed}"
-    style = Markup((static / "report.css").read_text(encoding="utf-8"))
-    return {"style": style, "policy": policy, **{name: Markup(text) for name, text in scripts.items()}}
+    style = "\n".join((static / name).read_text(encoding="utf-8") for name in names if name.endswith(".css"))
+    return {"style": Markup(style), "policy": policy, **{name: Markup(text) for name, text in scripts.items()}}
 
 
 def _model(index: int, name: str, d: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +120,7 @@ def _model(index: int, name: str, d: dict[str, Any]) -> dict[str, Any]:
         "findings": findings, "marks": marks, "blocks": len(d["model"]["blocks"]),
         "heads": words.ranges({a["heads"] for b in d["model"]["blocks"] for a in b["attention"]}),
         "kinds": sorted({a["kind"] for b in d["model"]["blocks"] for a in b["attention"]}),
-        "skipped": _skipped(d), "images_skipped": _by_reason(d["images"]["skipped"]),
+        "skipped": _skipped(d), "images_skipped": by_reason(d["images"]["skipped"]),
     }  # fmt: skip
 
 
@@ -132,7 +143,8 @@ def _skipped(d: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"reason": reason, "lines": list(lines.items())} for reason, lines in reasons.items()]
 
 
-def _by_reason(skipped: dict[str, str]) -> dict[str, list[str]]:
+def by_reason(skipped: dict[str, str]) -> dict[str, list[str]]:
+    """Names of images that share a reason for being skipped."""
     out: dict[str, list[str]] = {}
     for name, reason in skipped.items():
         out.setdefault(str(reason), []).append(str(name))

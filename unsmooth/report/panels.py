@@ -26,8 +26,18 @@ STYLE: Any = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "xtick.major.width": 0.6,
     "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5, "axes.edgecolor": "#5b636c",
 }  # fmt: skip
+MARKERS = ("o", "s", "D", "^", "P", "X")
 Values = Sequence[float | None]
 Limits = tuple[float | None, float | None]
+
+
+def look(i: int) -> dict[str, Any]:
+    """Colour and dash of a model. There are six of each: the seventh model has the first colour with another dash."""
+    return {"color": COLOURS[i % 6], "linestyle": DASHES[(i + i // 6) % 6]}
+
+
+def marker(i: int) -> str:
+    return MARKERS[(i + i // 6) % 6]
 
 
 def literal(text: str) -> str:
@@ -53,21 +63,21 @@ def around(mean: Values, sd: Values, limits: Limits) -> tuple[Any, Any]:
     return np.clip(y - s, low, high), np.clip(y + s, low, high)
 
 
-def line(ax: Axes, mean: Values, sd: Values, i: int, limits: Limits) -> None:
+def line(ax: Axes, mean: Values, sd: Values | None, i: int, limits: Limits) -> None:
     """A mean and its spread."""
     x, y = np.arange(len(mean)), floats(mean)
-    colour = COLOURS[i % len(COLOURS)]
-    ax.fill_between(x, *around(mean, sd, limits), color=colour, alpha=0.16, linewidth=0)
-    ax.plot(x, y, color=colour, linestyle=DASHES[i % len(DASHES)], linewidth=1.2, marker="o", markersize=2)
+    if sd is not None:
+        ax.fill_between(x, *around(mean, sd, limits), color=look(i)["color"], alpha=0.16, linewidth=0)
+    ax.plot(x, y, **look(i), linewidth=1.2, marker="o", markersize=2)
 
 
-def start(ax: Axes, mean: Values, sd: Values, i: int | None, limits: Limits) -> None:
+def start(ax: Axes, mean: Values, sd: Values | None, i: int | None, limits: Limits) -> None:
     """The same architecture at random start."""
     x, y = np.arange(len(mean)), floats(mean)
     colour = GREY if i is None else COLOURS[i % len(COLOURS)]
-    ax.fill_between(
-        x, *around(mean, sd, limits), color=colour, alpha=0.18 if i is None else 0.06, linewidth=0, zorder=0
-    )
+    if sd is not None:
+        tone = 0.18 if i is None else 0.06
+        ax.fill_between(x, *around(mean, sd, limits), color=colour, alpha=tone, linewidth=0, zorder=0)
     ax.plot(x, y, color=colour, linewidth=0.8, linestyle=":", zorder=1)
 
 
@@ -81,22 +91,27 @@ def singular(ax: Axes, values: Values, k: int, label: str) -> None:
     """Singular values in descending order; zeros have no logarithm and are left out."""
     y = floats(values)
     y[y <= 0] = np.nan
-    style = {"color": COLOURS[k % len(COLOURS)], "linestyle": DASHES[k % len(DASHES)], "linewidth": 1.1}
-    ax.plot(np.arange(1, len(y) + 1) / len(y), y, label=literal(label), **style)
+    ax.plot(np.arange(1, len(y) + 1) / len(y), y, label=literal(label), linewidth=1.1, **look(k))
 
 
 def legend(figure: Figure, names: list[str], started: bool, bound: bool = False, note: str | None = None) -> None:
     """Under the figure: the models, and what a dotted or dashed line is."""
-    handles = [
-        Line2D([], [], color=COLOURS[i % 6], linestyle=DASHES[i % 6], linewidth=1.2, label=literal(name))
-        for i, name in enumerate(names)
-    ]
+    handles = [Line2D([], [], **look(i), linewidth=1.2, label=literal(name)) for i, name in enumerate(names)]
     if started:
         handles.append(Line2D([], [], color=GREY, linestyle=":", linewidth=0.9, label="random start"))
     if bound:
         handles.append(Line2D([], [], color="0.3", linestyle="--", linewidth=0.9, label="bound"))
         handles.append(Line2D([], [], color="0.3", linewidth=1.3, label="measured"))
-    columns = 1 if max(len(str(h.get_label())) for h in handles) > 40 else 3
+    keys_below(figure, handles, 3, note)
+
+
+def keys_below(figure: Figure, handles: list[Line2D], columns: int, note: str | None = None) -> None:
+    """A legend under the figure, which grows by what a long one needs. Long names get a line each."""
+    if max(len(str(h.get_label())) for h in handles) > 40:
+        columns = 1
+    lines = -(-len(handles) // columns)
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + 0.15 * max(0, lines - 2))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=6.5, title=note)
 
 
@@ -198,7 +213,7 @@ def parameter(ax: Axes, rows: list[Any], i: int) -> None:
     else:
         for r in rows:
             ax.plot([r["block"]] * len(r["values"]), floats(r["values"]), ".", color=colour, alpha=0.6, markersize=4)
-    ax.plot(x, floats([r["mean"] for r in rows]), color=colour, linestyle=DASHES[i % len(DASHES)], linewidth=1.2)
+    ax.plot(x, floats([r["mean"] for r in rows]), **look(i), linewidth=1.2)
 
 
 def _level(values: list[float | None], q: float) -> float | None:

@@ -44,29 +44,29 @@ def save(figure: Figure, format: str) -> bytes:
     return file.getvalue()
 
 
-def _figure(rows: int, columns: int, height: float, width: float = PAGE) -> tuple[Figure, list[Axes]]:
+def new_figure(rows: int, columns: int, height: float, width: float = PAGE) -> tuple[Figure, list[Axes]]:
     """A figure of panels that share a style, and its axes from left to right, row by row."""
     figure = Figure(figsize=(width, height * rows + 0.35), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
-def _panelled(count: int, columns: int, height: float = 1.45) -> tuple[Figure, list[Axes]]:
+def panelled(count: int, columns: int, height: float = 1.45) -> tuple[Figure, list[Axes]]:
     """As many panels as asked for; those left over in the last row are taken away."""
     columns = max(1, min(columns, count))
     width = PAGE if columns > 1 else PAGE / 2
-    figure, axes = _figure(-(-count // columns), columns, height, width)
+    figure, axes = new_figure(-(-count // columns), columns, height, width)
     for ax in axes[count:]:
         figure.delaxes(ax)
     return figure, axes[:count]
 
 
 @rc_context(panels.STYLE)
-def depth(diagnoses: Diagnoses) -> Figure:
+def depth(diagnoses: Diagnoses, spread: bool = True) -> Figure:
     """Every vital by depth, with its spread over images and the same architecture at random start."""
     order = list(FAMILIES)
     known = sorted(merged(diagnoses).items(), key=lambda item: (*order, item[1]["family"]).index(item[1]["family"]))
-    return _curves(diagnoses, [key for key, facts in known if facts["family"] != "theory"], 4)
+    return _curves(diagnoses, [key for key, facts in known if facts["family"] != "theory"], 4, spread=spread)
 
 
 @rc_context(panels.STYLE)
@@ -77,10 +77,10 @@ def similarity(diagnoses: Diagnoses) -> Figure | None:
     return figure if any(ax.lines for ax in figure.axes) else None
 
 
-def _curves(diagnoses: Diagnoses, keys: list[str], columns: int, height: float = 1.45) -> Figure:
+def _curves(diagnoses: Diagnoses, keys: list[str], columns: int, height: float = 1.45, spread: bool = True) -> Figure:
     known = merged(diagnoses)
     keys = [k for k in keys if any(k in d["vitals"] and main_part(d["vitals"][k]) is not None for d in diagnoses)]
-    figure, axes = _panelled(max(1, len(keys)), columns, height)
+    figure, axes = panelled(max(1, len(keys)), columns, height)
     if not keys:
         axes[0].text(0.5, 0.5, "no vital has a number for any block", ha="center", va="center", fontsize=7)
         axes[0].set_axis_off()
@@ -93,10 +93,16 @@ def _curves(diagnoses: Diagnoses, keys: list[str], columns: int, height: float =
                 continue
             series = d["vitals"][key]["parts"][part]
             limits = (known[key]["low"], known[key]["high"]) if part == known[key]["main"] else (None, None)
-            panels.line(ax, column(series), column(series, "sd"), i, limits)
+            panels.line(ax, column(series), column(series, "sd") if spread else None, i, limits)
             start = reference(d, key, part)
             if has_numbers(column(start)):
-                panels.start(ax, column(start), column(start, "sd"), i if len(diagnoses) > 1 else None, limits)
+                panels.start(
+                    ax,
+                    column(start),
+                    column(start, "sd") if spread else None,
+                    i if len(diagnoses) > 1 else None,
+                    limits,
+                )
                 started = True
     for ax in axes[-columns:]:
         ax.set_xlabel("block")
@@ -112,7 +118,7 @@ def spectrum(diagnoses: Diagnoses) -> Figure | None:
         return None
     blocks = max(len(m) for m in grid["by"] if m)
     heads = max(len(b) for m in grid["by"] if m for b in m if b)
-    figure, axes = _figure(heads, blocks, 0.5, max(PAGE / 2, min(14.0, 0.6 * blocks)))
+    figure, axes = new_figure(heads, blocks, 0.5, max(PAGE / 2, min(14.0, 0.6 * blocks)))
     top = max(v for m in grid["by"] if m for b in m if b for h in b for v in h if v)
     for h in range(heads):
         for b in range(blocks):
@@ -132,7 +138,7 @@ def rank(diagnoses: Diagnoses) -> Figure | None:
     if grid is None:
         return None
     shown = [(name, m) for name, m in zip(labels(diagnoses), grid["by"], strict=True) if m and any(m)]
-    figure, axes = _panelled(len(shown), 3, 2.3)
+    figure, axes = panelled(len(shown), 3, 2.3)
     for ax, (name, model) in zip(axes, shown, strict=True):
         panels.cumulative(figure, ax, [None if b is None else np.array(b, dtype=float) for b in model])
         ax.set_title(panels.literal(textwrap.fill(name, 44)), fontsize=6)
@@ -145,7 +151,7 @@ def bounds(diagnoses: Diagnoses) -> Figure | None:
     found = [chart for chart in bound_data(diagnoses) if any(has_numbers(b["bound"]) for b in chart["by"])]
     if not found:
         return None
-    figure, axes = _panelled(len(found), 3, 1.8)
+    figure, axes = panelled(len(found), 3, 1.8)
     for ax, bound in zip(axes, found, strict=True):
         panels.by_block(ax, depth_of(diagnoses), f"{bound['title']} {bound['name']}".strip())
         for i, values in enumerate(bound["by"]):
@@ -162,7 +168,7 @@ def jacobian(diagnoses: Diagnoses) -> Figure | None:
     found = spectra(diagnoses)
     if not found:
         return None
-    figure, axes = _panelled(len(found), 3, 2.1)
+    figure, axes = panelled(len(found), 3, 2.1)
     for ax, chart in zip(axes, found, strict=True):
         ax.set_title(panels.literal(chart["title"]), loc="left")
         ax.set_yscale("log")
@@ -187,7 +193,7 @@ def maps(diagnoses: Diagnoses) -> Figure | None:
         return None
     chosen = [panels.spread_out(sorted(map(int, sample["blocks"])), 8) for _, _, sample in rows]
     columns = 1 + max(len(blocks) for blocks in chosen)
-    figure, axes = _figure(len(rows), columns, PAGE / columns + 0.12)
+    figure, axes = new_figure(len(rows), columns, PAGE / columns + 0.12)
     for at, ((model, kind, sample), blocks) in enumerate(zip(rows, chosen, strict=True)):
         line = axes[at * columns : (at + 1) * columns]
         panels.picture(line[0], sample)
@@ -207,7 +213,7 @@ def learned(diagnoses: Diagnoses) -> Figure | None:
     found = [c for c in learned_data(diagnoses) if any(r["block"] is not None for r in c["rows"])]
     if not found:
         return None
-    figure, axes = _panelled(len(found), 3, 1.8)
+    figure, axes = panelled(len(found), 3, 1.8)
     for ax, chart in zip(axes, found, strict=True):
         panels.by_block(ax, depth_of(diagnoses), f"{chart['remedy']}: {chart['name']}")
         ax.axhline(0, color="0.6", linewidth=0.6, linestyle=":")

@@ -112,3 +112,36 @@ def script_json(value: Any) -> Markup:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
+
+
+def thousands(count: Any) -> str:
+    """1234567 → "1,234,567"."""
+    return "–" if number(count) is None else f"{count:,.0f}".replace("-", "−")
+
+
+def fixed(value: Any, places: int, sign: bool = False) -> str:
+    """A number with so many decimals, and its sign if that matters."""
+    x = number(value, 12)
+    return "–" if x is None else f"{x:{'+' if sign else ''}.{places}f}".replace("-", "−")
+
+
+def duration(seconds: Any) -> str:
+    """4.2 → "4.2 s", 75 → "1 min 15 s", 3700 → "1 h 2 min"."""
+    x = number(seconds, 12)
+    if x is None:
+        return "–"
+    if x < 59.95:
+        return f"{x:.1f} s"
+    minutes, rest = divmod(round(x), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def setting(value: Any) -> str:
+    """A field of a recipe as one would write it down."""
+    if isinstance(value, list | tuple):
+        return ", ".join(setting(v) for v in value)
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

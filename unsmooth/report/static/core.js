@@ -4,6 +4,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
 const $ = (id) => document.getElementById(id);
 const MODELS = data.models.length;
+const shown = data.models.map(() => true); // what the legend hides
 const DASHES = ["solid", "7px,3px", "3px,2px", "9px,2px,2px,2px", "12px,3px", "1.5px,2.5px"];
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x"];
 
@@ -34,7 +35,10 @@ function colour(name, alpha = 1) {
   const rgb = getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
   return `rgba(${rgb.join(",")},${alpha})`;
 }
+// Six colours; after them the same again with other dashes and symbols.
 const modelColour = (i, alpha) => colour(`c${i % 6}`, alpha);
+const dashOf = (i) => DASHES[(i + Math.floor(i / 6)) % 6];
+const symbolOf = (i) => SYMBOLS[(i + Math.floor(i / 6)) % 6];
 
 // Charts are drawn when they come near the window, and the rest when the browser has nothing else to do.
 const charts = new Map();
@@ -43,8 +47,8 @@ const seen = new IntersectionObserver(
   { rootMargin: "500px" },
 );
 
-function chart(node, build) {
-  charts.set(node, { build, drawn: false });
+function chart(node, build, follows = false) {
+  charts.set(node, { build, follows, drawn: false }); // follows: what the legend hides is left out
   seen.observe(node);
 }
 
@@ -64,7 +68,7 @@ function draw(node) {
 }
 
 function redraw(which = () => true) {
-  for (const [node, entry] of charts) if (entry.drawn && which(node)) draw(node);
+  for (const [node, entry] of charts) if (entry.drawn && which(node, entry)) draw(node);
 }
 
 function drawRest() {
@@ -118,21 +122,30 @@ function logAxis(traces, label = "") {
 }
 
 // A band between two lines, as closed shapes with gaps where there is no value.
-function band(low, high, fillcolor, extra = {}) {
+function band(low, high, fillcolor, at = (i) => i) {
   const x = [], y = [];
   let from = -1;
   for (let i = 0; i <= low.length; i++) {
     const here = i < low.length && low[i] !== null && high[i] !== null;
     if (here && from < 0) from = i;
     if (!here && from >= 0) {
-      for (let j = from; j < i; j++) { x.push(j); y.push(high[j]); }
-      for (let j = i - 1; j >= from; j--) { x.push(j); y.push(low[j]); }
+      for (let j = from; j < i; j++) { x.push(at(j)); y.push(high[j]); }
+      for (let j = i - 1; j >= from; j--) { x.push(at(j)); y.push(low[j]); }
       x.push(null); y.push(null);
       from = -1;
     }
   }
-  return { x, y, mode: "lines", line: { width: 0 }, fill: "toself", fillcolor, hoverinfo: "skip", showlegend: false, ...extra };
+  return { x, y, mode: "lines", line: { width: 0 }, fill: "toself", fillcolor, hoverinfo: "skip", showlegend: false };
 }
+
+// The legend: every button of a model says the same, and so do the rows of tables.
+document.querySelectorAll(".model-toggle").forEach((button) => button.addEventListener("click", () => {
+  const i = button.dataset.model;
+  shown[i] = !shown[i];
+  document.querySelectorAll(`.model-toggle[data-model="${i}"]`).forEach((b) => b.setAttribute("aria-pressed", String(shown[i])));
+  document.querySelectorAll(`[data-row="${i}"]`).forEach((row) => { row.hidden = !shown[i]; });
+  redraw((_, entry) => entry.follows);
+}));
 
 // Theme: the system's until the button is used.
 const darkSystem = matchMedia("(prefers-color-scheme: dark)");

@@ -1,6 +1,5 @@
 // Curves by depth, bounds against measurements, and learned parameters.
 
-const shown = data.models.map(() => true);
 const depth = Math.max(...data.models.map((m) => m.blocks));
 const checked = (id) => !$(id) || $(id).checked;
 const blocksOf = (values) => values.map((_, i) => i);
@@ -22,7 +21,7 @@ function lineOf(part, model, style, name) {
   traces.push({
     x: blocksOf(values.mean), y: values.mean, mode: "lines+markers", connectgaps: false, name,
     line: { color: style.line, width: 2, dash: style.dash },
-    marker: { size: 5, color: style.line, symbol: SYMBOLS[model % 6] },
+    marker: { size: 5, color: style.line, symbol: symbolOf(model) },
     text: values.mean.map((_, i) => (values.sd[i] ? ` ± ${format(values.sd[i])}` : "") + (values.n[i] ? `, ${values.n[i]} images` : "")),
     hovertemplate: "%{y:.3g}%{text}",
   });
@@ -43,8 +42,8 @@ function headsOf(part, model) {
   const count = Math.max(0, ...rows.map((r) => (r ? r.length : 0)));
   return Array.from({ length: count }, (_, head) => ({
     x: blocksOf(rows), y: rows.map((r) => (r && r[head] !== undefined ? r[head] : null)), mode: "lines+markers",
-    line: { color: modelColour(model, 0.55), width: 1.2, dash: DASHES[model % 6] },
-    marker: { size: 4, color: modelColour(model, 0.7), symbol: SYMBOLS[model % 6] },
+    line: { color: modelColour(model, 0.55), width: 1.2, dash: dashOf(model) },
+    marker: { size: 4, color: modelColour(model, 0.7), symbol: symbolOf(model) },
     name: (MODELS > 1 ? `${letter(model)}, ` : "") + `head ${head}`, hovertemplate: "%{y:.3g}",
   }));
 }
@@ -73,7 +72,7 @@ function mixed(t) {
   return `rgb(${low.map((v, i) => Math.round(v + t * (high[i] - v))).join(",")})`;
 }
 
-const styleOf = (i, limits) => ({ line: modelColour(i), fill: modelColour(i, 0.14), dash: DASHES[i % 6], limits });
+const styleOf = (i, limits) => ({ line: modelColour(i), fill: modelColour(i, 0.14), dash: dashOf(i), limits });
 const linesOf = (part, limits) =>
   data.models.flatMap((_, i) => lineOf(part, i, styleOf(i, limits), MODELS > 1 ? letter(i) : "mean"));
 
@@ -119,7 +118,7 @@ function curve(vital, node, select) {
 for (const vital of data.curves) {
   const card = $(`curve-${vital.key}`);
   const node = card.querySelector(".plot"), select = card.querySelector("select");
-  chart(node, () => curve(vital, node, select));
+  chart(node, () => curve(vital, node, select), true);
   if (select) select.addEventListener("change", () => draw(node));
 }
 
@@ -127,12 +126,6 @@ const isCurve = (node) => Boolean(node.dataset.curve);
 for (const id of ["show-spread", "show-start", "show-range", "show-parts"]) {
   if ($(id)) $(id).addEventListener("change", () => redraw(isCurve));
 }
-document.querySelectorAll(".model-toggle").forEach((button) => button.addEventListener("click", () => {
-  const i = Number(button.dataset.model);
-  shown[i] = !shown[i];
-  button.setAttribute("aria-pressed", String(shown[i]));
-  redraw(isCurve);
-}));
 
 // Bounds against what they bound.
 document.querySelectorAll("[data-bound]").forEach((node) => chart(node, () => {
@@ -140,7 +133,7 @@ document.querySelectorAll("[data-bound]").forEach((node) => chart(node, () => {
   const traces = bound.by.flatMap((values, i) => [["bound", "dash"], ["measured", "solid"]].filter(([which]) => values[which].length).map(([which, dash]) => ({
     x: blocksOf(values[which]), y: values[which], mode: "lines+markers", name: (MODELS > 1 ? `${letter(i)}, ` : "") + which,
     line: { color: which === "bound" && MODELS === 1 ? colour("soft") : modelColour(i), width: which === "bound" ? 1.5 : 2.2, dash },
-    marker: { size: which === "bound" ? 4 : 5, symbol: SYMBOLS[i % 6] }, hovertemplate: "%{y:.3g}",
+    marker: { size: which === "bound" ? 4 : 5, symbol: symbolOf(i) }, hovertemplate: "%{y:.3g}",
   })));
   return { traces, layout: { xaxis: blockAxis(depth), yaxis: bound.log ? logAxis(traces, "logarithmic") : {} } };
 }));
@@ -150,7 +143,7 @@ document.querySelectorAll("[data-spectrum]").forEach((node) => chart(node, () =>
   const { lines } = data.spectra[Number(node.dataset.spectrum)];
   const traces = lines.map((line, k) => ({
     x: line.values.map((_, i) => (i + 1) / line.values.length), y: line.values, mode: "lines",
-    line: { color: colour(`c${(MODELS > 1 ? line.model : k) % 6}`), width: 2, dash: DASHES[k % 6] },
+    line: { color: colour(`c${(MODELS > 1 ? line.model : k) % 6}`), width: 2, dash: dashOf(k) },
     name: (MODELS > 1 ? `${letter(line.model)}, ` : "") + plain(line.part) + `, block ${line.block}`, hovertemplate: "%{y:.3g}",
   }));
   return {
@@ -175,10 +168,10 @@ document.querySelectorAll("[data-learned]").forEach((node) => chart(node, () => 
       for (const [q, alpha] of [[0, 0.1], [0.05, 0.16], [0.25, 0.26]]) traces.push(band(at(level(q)), at(level(1 - q)), modelColour(i, alpha)));
     } else {
       const dots = own.flatMap((r) => r.values.map((v) => [r.block, v]));
-      traces.push({ x: dots.map((d) => d[0]), y: dots.map((d) => d[1]), mode: "markers", marker: { size: 6, color: modelColour(i, 0.55), symbol: SYMBOLS[i % 6] }, hoverinfo: "skip" });
+      traces.push({ x: dots.map((d) => d[0]), y: dots.map((d) => d[1]), mode: "markers", marker: { size: 6, color: modelColour(i, 0.55), symbol: symbolOf(i) }, hoverinfo: "skip" });
     }
     traces.push({
-      x: blocksOf(at(() => 0)), y: at((r) => r.mean), mode: "lines", line: { color: modelColour(i), width: 1.8, dash: DASHES[i % 6] }, name: MODELS > 1 ? letter(i) : "mean",
+      x: blocksOf(at(() => 0)), y: at((r) => r.mean), mode: "lines", line: { color: modelColour(i), width: 1.8, dash: dashOf(i) }, name: MODELS > 1 ? letter(i) : "mean",
       text: at((r) => ` (${format(r.low)} to ${format(r.high)})`), hovertemplate: "%{y:.3g}%{text}",
     });
   });

@@ -75,7 +75,7 @@ if ($("grid-panels")) {
         if (!every && h !== Number(head.value)) return [];
         return [{
           x: values.map((_, k) => (grid().x === "frequency" ? k / Math.max(1, values.length - 1) : (k + 1) / values.length)), y: values, mode: "lines",
-          line: { color: modelColour(i, every ? 0.6 : 1), width: every ? 1.2 : 2, dash: MODELS > 1 ? DASHES[i % 6] : "solid" },
+          line: { color: modelColour(i, every ? 0.6 : 1), width: every ? 1.2 : 2, dash: MODELS > 1 ? dashOf(i) : "solid" },
           name: (MODELS > 1 ? `${letter(i)}, ` : "") + `head ${h}`, hovertemplate: "%{y:.3g}",
         }];
       });
