@@ -1,0 +1,204 @@
+"""Batches for training and for evaluation, from images that are read when their turn comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from unsmooth.data import BadImage, Images, Source, Stream, as_images, for_host
+from unsmooth.errors import UnsmoothError
+from unsmooth.training.order import ITEM, epoch_order, random_state_kept, seed_everything, seed_of, share
+
+
+@dataclass
+class Labelled:
+    """A batch: images as the host takes them, labels, places in the data, and what was skipped, by name."""
+
+    images: Tensor
+    labels: Tensor
+    places: Tensor
+    skipped: dict[str, str] = field(default_factory=dict)
+    fatal: str = ""  # why the run cannot go on: a worker cannot raise in words
+
+    def pin_memory(self) -> Labelled:
+        """For the loader, which pins no class that it does not know."""
+        return replace(
+            self, images=self.images.pin_memory(), labels=self.labels.pin_memory(), places=self.places.pin_memory()
+        )
+
+
+class Item(NamedTuple):
+    image: Tensor | None
+    label: int
+    place: int
+    skipped: dict[str, str]
+    fatal: str = ""
+
+
+Key = tuple[int, int | None]  # place of an image, and the seed of its augmentation
+
+
+class Pictures(Dataset[Any]):
+    """One image at a time. With a seed, a broken image gives its turn to the next one; without, it is left out."""
+
+    def __init__(self, images: Source, transform: Any, channels: int, strict: bool = False) -> None:
+        self.images, self.transform, self.channels, self.strict = images, transform, channels, strict
+        self.by_place: Images | None = images if isinstance(images, Images) else None
+
+    def __getitem__(self, key: Key) -> Item:
+        place, seed = key
+        if self.by_place is None:
+            self.by_place = as_images(self.images)
+        images, skipped = self.by_place, dict[str, str]()
+        assert images.labels is not None
+        for turn in range(images.count if seed is not None else 1):
+            at = (place + turn) % images.count
+            try:
+                return Item(self.tensor(images.picture(at), seed), images.labels(at), at, skipped)
+            except (BadImage, OSError) as error:
+                name = images.item(at)
+                if self.strict:
+                    return Item(None, -1, at, skipped, self.refusal(name, error))
+                skipped[name] = str(error)
+            except UnsmoothError as error:  # the data ends early, or a shard is broken
+                return Item(None, -1, at, skipped, str(error))
+        fatal = "" if seed is None else f"{images.name} gave no image that can be used: all {images.count} were skipped"
+        return Item(None, -1, place, skipped, fatal)
+
+    def tensor(self, picture: Image.Image, seed: int | None) -> Tensor:
+        """A picture as the host takes it; the transform meets the random numbers of the seed and no others."""
+        wanted = for_host(picture, self.channels)
+        if seed is not None:
+            seed_everything(seed)
+        tensor: Tensor = self.transform(wanted)
+        return tensor
+
+    def refusal(self, name: str, reason: object) -> str:
+        return f"{name} of {self.images.name} is broken: {reason}; --strict-data stops here"
+
+
+def collate(items: list[Item]) -> Labelled:
+    whole = [item for item in items if item.image is not None]
+    skipped = {name: reason for item in items for name, reason in item.skipped.items()}
+    images = torch.stack([item.image for item in whole if item.image is not None]) if whole else torch.empty(0)
+    labels = torch.tensor([item.label for item in whole], dtype=torch.long)
+    places = torch.tensor([item.place for item in whole], dtype=torch.long)
+    return Labelled(images, labels, places, skipped, next((item.fatal for item in items if item.fatal), ""))
+
+
+@dataclass
+class Plan:
+    """What one process takes of an epoch, from a step on. It does not know the loader, which so ends when let go."""
+
+    count: int
+    batch_size: int
+    seed: int
+    repeats: int
+    mine: list[int]  # places in a batch
+    epoch: int = 0
+    start: int = 0
+
+    @property
+    def steps(self) -> int:
+        return self.count // self.batch_size
+
+    def positions(self, step: int) -> list[int]:
+        """The positions in the epoch that this process takes in a step."""
+        return [step * self.batch_size + place for place in self.mine]
+
+    def item_seed(self, epoch: int, position: int) -> int:
+        return seed_of(ITEM, self.seed, epoch, position)
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        """The keys of each batch, for data that is read by place."""
+        epoch, start = self.epoch, self.start
+        order = epoch_order(self.count, self.seed, epoch, self.repeats)
+        return (
+            [(order[position], self.item_seed(epoch, position)) for position in self.positions(step)]
+            for step in range(start, self.steps)
+        )
+
+    def __len__(self) -> int:
+        return self.steps - self.start
+
+
+class TrainingBatches:
+    """The batches of one process, epoch by epoch, from any step of it on; one epoch at a time."""
+
+    def __init__(self, pictures: Pictures, batch_size: int, seed: int, repeats: int = 0, workers: int = 0,
+                 rank: int = 0, world: int = 1, pin: bool = False) -> None:  # fmt: skip
+        self.plan = Plan(pictures.images.count, batch_size, seed, repeats, share(batch_size, rank, world))
+        if isinstance(pictures.images, Stream):
+            from unsmooth.training.streaming import StreamTraining  # it is built on this file
+
+            # Its workers start anew with each epoch, and so know where to begin.
+            batches = StreamTraining(pictures, self.plan)
+            self.loader = _loader(batches, workers, pin, batch_size=None, collate_fn=_as_it_is)
+        else:
+            self.loader = _by_place(pictures, self.plan, workers, pin)
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch; images that do not fill a batch wait for another epoch."""
+        return self.plan.steps
+
+    def from_step(self, epoch: int, start: int) -> Iterator[Labelled]:
+        self.plan.epoch, self.plan.start = epoch, start
+        return _raising(iter(self.loader))
+
+
+def evaluation_batches(
+    pictures: Pictures, batch_size: int, workers: int = 0, rank: int = 0, world: int = 1, pin: bool = False
+) -> Any:
+    """Every image once, in order; of several processes each takes a part, and none takes one twice."""
+    mine = list(range(rank, pictures.images.count, world))
+    keys: list[list[Key]] = [[(i, None) for i in mine[at : at + batch_size]] for at in range(0, len(mine), batch_size)]
+    return _Evaluation(_by_place(pictures, keys, workers, pin))
+
+
+class _Evaluation:
+    """Batches that can be gone through again."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Labelled]:
+        return _raising(iter(self.loader))
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+
+def _raising(batches: Iterator[Labelled]) -> Iterator[Labelled]:
+    """The same batches; what stops a worker is said here. Random numbers of this process stay as they are."""
+    while True:
+        with random_state_kept():
+            batch = next(batches, None)
+        if batch is None:
+            return
+        if batch.fatal:
+            del batches  # or the error's traceback keeps the workers
+            raise UnsmoothError(batch.fatal)
+        yield batch
+
+
+def _loader(dataset: Dataset[Any], workers: int, pin: bool, **how: Any) -> Any:
+    return DataLoader(
+        dataset, num_workers=workers, pin_memory=pin, generator=torch.Generator(), **how,
+        # The pictures of a data set are functions, which only a fork can hand on.
+        multiprocessing_context="fork" if workers else None,
+    )  # fmt: skip
+
+
+def _by_place(pictures: Pictures, keys: Any, workers: int, pin: bool) -> Any:
+    return _loader(pictures, workers, pin, batch_sampler=keys, collate_fn=collate, persistent_workers=workers > 0)
+
+
+def _as_it_is(batch: Labelled) -> Labelled:
+    return batch
