@@ -15,7 +15,6 @@ from torch import nn
 import unsmooth
 from unsmooth import vitals as registry
 from unsmooth.anatomy import Anatomy
-from unsmooth.create import create_model
 from unsmooth.diagnosis import FORMAT, Diagnosis
 from unsmooth.errors import UnsmoothError
 from unsmooth.feeding import LIMIT, Batch, Feed, Source, feed
@@ -24,9 +23,9 @@ from unsmooth.learned import learned
 from unsmooth.measure import Measurements, measure, measure_model
 from unsmooth.places import prefix_of
 from unsmooth.planning import anatomy_of, plan, select_blocks
-from unsmooth.record import applied, check_unwrapped
+from unsmooth.record import applied
 from unsmooth.samples import samples
-from unsmooth.storage import load
+from unsmooth.storage import open_model
 from unsmooth.twin import random_twin
 from unsmooth.verdict import judge
 from unsmooth.vitals.base import Vital
@@ -64,7 +63,7 @@ def diagnose(
     told images done and images in all; `command` goes into the report.
     """
     chosen = registry.select(vitals)
-    model, name = _model(model, checkpoint)
+    model, name = open_model(model, checkpoint)
     if batch_size is not None and batch_size < 1:
         raise UnsmoothError(f"batch_size must be at least 1, not {batch_size}")
     if limit is not None and limit < 1:
@@ -117,23 +116,6 @@ class _Count:
         self.done += images
         if self.progress is not None:
             self.progress(self.done, self.total)
-
-
-def _model(model: Any, checkpoint: str | Path | None) -> tuple[nn.Module, str]:
-    if isinstance(model, str | Path):
-        folder = Path(model)
-        if folder.is_dir() and checkpoint is None:
-            loaded = load(folder)
-            return loaded, str(applied(loaded)) or folder.name
-        text = str(model)
-        return (create_model(text) if checkpoint is None else load(checkpoint, text)), text
-    check_unwrapped(model)
-    if checkpoint is not None:
-        raise UnsmoothError("a checkpoint goes with a spec; load it into this model yourself, with unsmooth.load")
-    spec = applied(model)
-    if spec.host is not None:
-        return model, str(spec)
-    return model, "+".join([type(model).__name__, *(str(part) for part in spec.remedies)])
 
 
 def _batch_size(anatomy: Anatomy) -> int:

@@ -77,12 +77,55 @@ def load(path: str | Path, model: nn.Module | str | None = None) -> nn.Module:
     if isinstance(model, str):
         model = create_model(model)
     check_unwrapped(model)
+    return _fill(model, _weights_for(model, path), path)
+
+
+def open_model(model: nn.Module | str | Path, checkpoint: str | Path | None = None) -> tuple[nn.Module, str]:
+    """A model and its name from whatever people have: the model, a saved folder, or a spec with or without weights."""
+    if isinstance(model, str | Path):
+        folder = Path(model)
+        if folder.is_dir() and checkpoint is None:
+            loaded = load(folder)
+            return loaded, str(applied(loaded)) or folder.name
+        text = str(model)
+        return (create_model(text) if checkpoint is None else load(checkpoint, text)), text
+    check_unwrapped(model)
+    if checkpoint is not None:
+        raise UnsmoothError("a checkpoint goes with a spec; load it into this model yourself, with unsmooth.load")
+    spec = applied(model)
+    if spec.host is not None:
+        return model, str(spec)
+    return model, "+".join([type(model).__name__, *(str(part) for part in spec.remedies)])
+
+
+def fill_for_tuning(model: nn.Module, path: Path, classes: int) -> list[str]:
+    """Load a checkpoint (a file or a saved folder) into a model to tune; a head for other classes starts anew.
+
+    Gives the names of the tensors that stay as they are in the model. Remedies that the checkpoint does not have stay
+    at their start.
+    """
+    if not path.exists():
+        raise UnsmoothError(f"{path} does not exist: a checkpoint is a file, or a folder written by save")
+    weights = _as_host_reads(model, _weights_for(model, path / WEIGHTS if path.is_dir() else path))
+    own = model.state_dict()
+    replaced = [
+        name
+        for name, value in own.items()
+        if name in weights and value.shape != weights[name].shape
+        and value.shape[:1] == (classes,) and value.shape[1:] == weights[name].shape[1:]
+    ]  # fmt: skip
+    _fill(model, {**weights, **{name: own[name] for name in replaced}}, path)
+    return replaced
+
+
+def _weights_for(model: nn.Module, path: Path) -> dict[str, Tensor]:
+    """The weights of a file under the names that a model has, with the start of remedies that the file lacks."""
     weights, own = read_weights(path), model.state_dict()
     if own.keys().isdisjoint(weights):  # saved from within DataParallel or torch.compile, which prefix every name
         weights = {WRAPPED.sub("", name): value for name, value in weights.items()}
     if not any(map(_of_remedy, weights)):
         weights |= {name: value for name, value in own.items() if _of_remedy(name)}
-    return _fill(model, weights, path)
+    return weights
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

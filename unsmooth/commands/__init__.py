@@ -1,0 +1,1 @@
+"""Commands of the command line, one file each. They only read arguments and print."""

@@ -1,0 +1,117 @@
+"""What an evaluation holds: one value that goes to JSON and back without loss, and prints as a table."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from unsmooth.diagnosis import write
+from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.evaluation.scoring import Scores
+
+FORMAT = 1
+SHOWN = 5  # skipped images that are named in the table
+
+
+class Evaluation:
+    """Scores of one model on some tests. `evaluation["validation"]` is a row; `data` the JSON value itself.
+
+    `scores` has them by image, by test, for as long as the value lives: they do not go to JSON.
+    """
+
+    def __init__(self, data: dict[str, Any], scores: dict[str, Scores] | None = None) -> None:
+        self.data, self.scores = data, scores or {}
+
+    def keys(self) -> list[str]:
+        return [row["test"] for row in self.data["rows"]]
+
+    def __getitem__(self, test: str) -> dict[str, Any]:
+        for row in self.data["rows"]:
+            if row["test"] == test:
+                return dict(row)
+        raise unknown("test of this evaluation", test, self.keys())
+
+    def __str__(self) -> str:
+        file = io.StringIO()
+        console = Console(file=file, width=100, no_color=True, force_terminal=False)
+        for piece in as_rich(self.data):
+            console.print(piece, highlight=False)
+        return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{row['test']} {_percent(row['top1'])}" for row in self.data["rows"])
+        return f"Evaluation({self.data['model']['name']!r}: {shown})"
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The evaluation as JSON text, written to a file if one is named."""
+        text = json.dumps(self.data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        if path is not None:
+            write(Path(path), text.encode())
+        return text
+
+    @classmethod
+    def from_json(cls, path: str | Path) -> Evaluation:
+        """Read an evaluation from a file that `to_json` wrote."""
+        path = Path(path)
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UnsmoothError(f"cannot read an evaluation from {path}: {reason}") from error
+        if not isinstance(data, dict) or data.get("kind") != "evaluation":
+            raise UnsmoothError(f"{path} is no evaluation: it was not written by unsmooth evaluate")
+        if data.get("format") != FORMAT:
+            raise UnsmoothError(
+                f"{path} has format {data.get('format')!r}, and this version of unsmooth reads {FORMAT}"
+            )
+        return cls(data)
+
+
+def as_rich(data: dict[str, Any]) -> list[RenderableType]:
+    """Title, table, costs and what was skipped, as pieces that rich can print."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("test", overflow="fold")
+    for title in ("images", "top-1 %", "95 % interval", "top-5 %", "95 % interval", "loss"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in data["rows"]:
+        loss = "–" if row["loss"] is None else f"{row['loss']:.3f}"
+        top1, top5 = _percent(row["top1"]), _percent(row["top5"])
+        table.add_row(
+            escape(row["test"]), f"{row['images']:,}", top1, _interval(row["top1_interval"]), top5,
+            _interval(row["top5_interval"]), loss,
+        )  # fmt: skip
+    pieces: list[RenderableType] = [Text(data["model"]["name"], style="bold"), table]
+    pieces.append(Text(_cost(data["cost"]), style="dim"))
+    broken = sum(row["not_finite"] for row in data["rows"])
+    if broken:
+        pieces.append(Text(f"{broken} answers were NaN or Inf and count as wrong", style="yellow"))
+    for test, skipped in data["skipped"].items():
+        pieces.append(Text(f"{len(skipped)} images of {test} were skipped"))
+        pieces += [Text(f"skipped {name}: {why}", style="dim") for name, why in list(skipped.items())[:SHOWN]]
+    return pieces
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.2f}"
+
+
+def _interval(interval: list[float] | None) -> str:
+    return "–" if interval is None else " – ".join(map(_percent, interval))
+
+
+def _cost(cost: dict[str, Any]) -> str:
+    unit, size = ("G", 1e9) if cost["flops"] >= 1e9 else ("M", 1e6)
+    text = f"{cost['parameters']:,} parameters, {cost['flops'] / size:.3g} {unit}FLOPs for an image"
+    if cost["throughput"]:
+        speed = cost["throughput"]
+        low, high = speed["quartiles"]
+        text += f", {speed['images_per_second']:,.4g} images a second (quartiles {low:,.4g} and {high:,.4g})"
+    return text
