@@ -19,7 +19,19 @@ def replace_files(writers: Mapping[Path, Callable[[Path], Any]]) -> None:
                 os.fsync(file.fileno())
         for path, written in temporary.items():
             os.replace(written, path)
+        for folder in {path.parent for path in writers}:
+            _sync_folder(folder)
     finally:
         for path in temporary.values():
             with suppress(OSError):  # where nothing can be written, there is nothing to take away
                 path.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the new names on the disk too; not every file system lets a folder be synced."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

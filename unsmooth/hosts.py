@@ -34,6 +34,8 @@ def create_host(part: Part, pretrained: bool = False, **options: Any) -> nn.Modu
 def _timm(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
     import timm
 
+    import unsmooth.models  # noqa: F401  # registers its hosts with timm
+
     if not name.startswith(("hf-hub:", "hf_hub:", "local-dir:")) and not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
         raise UnsmoothError(

@@ -1,0 +1,29 @@
+"""A ConvMixer for small images: 8 blocks of 256 channels, kernel 5, patches of 2 pixels; every size is an option.
+
+It mixes tokens by convolution, not attention: the control that shows whether a skip is missed for attention's sake.
+`convmixer_tiny+no_skip` is the one without its skip.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timm.models import register_model
+from timm.models._builder import build_model_with_cfg
+from timm.models._registry import generate_default_cfgs
+from timm.models.convmixer import ConvMixer
+
+default_cfgs = generate_default_cfgs({
+    "convmixer_tiny.untrained": {
+        "url": "", "num_classes": 1000, "input_size": (3, 32, 32), "pool_size": None, "crop_pct": 1.0,
+        "interpolation": "bicubic", "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "classifier": "head",
+        "first_conv": "stem.0",
+    }
+})  # fmt: skip
+
+
+@register_model  # type: ignore[untyped-decorator]
+def convmixer_tiny(pretrained: bool = False, **kwargs: Any) -> ConvMixer:
+    """A ConvMixer of `dim` channels and `depth` blocks (ConvMixer-256/8)."""
+    sizes = {"dim": 256, "depth": 8, "kernel_size": 5, "patch_size": 2, **kwargs}
+    return build_model_with_cfg(ConvMixer, "convmixer_tiny", pretrained, **sizes)

@@ -1,0 +1,77 @@
+"""The whole state of a run in one safetensors file: written beside its place, synced and renamed.
+
+Tensors keep their names; everything else that a state holds (numbers, lists, names) is JSON in the file's metadata.
+Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from unsmooth.errors import UnsmoothError
+from unsmooth.files import replace_files
+
+TENSOR = "tensor"  # {TENSOR: name} stands for a tensor in the JSON
+STATE = "unsmooth_state"
+
+
+def write_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a tree of dicts, lists, tensors, numbers and text, whole or not at all."""
+    tensors: dict[str, Tensor] = {}
+    tree = json.dumps(_pack(state, "", tensors))
+    try:
+        replace_files({path: lambda temporary: save_file(tensors, temporary, metadata={STATE: tree})})
+    except (OSError, SafetensorError) as error:
+        raise UnsmoothError(f"cannot write {path}: {error}; the last good checkpoint is as it was") from error
+
+
+def read_state(path: Path) -> Any:
+    """The tree that `write_state` wrote."""
+    try:
+        with safe_open(path, "pt") as file:
+            tree = json.loads((file.metadata() or {})[STATE])
+            return _unpack(tree, file)
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise UnsmoothError(f"{path} is no checkpoint of a run ({type(error).__name__}: {error})") from error
+
+
+def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+        return {TENSOR: name}
+    if isinstance(value, Mapping):
+        # Pairs, since keys may be numbers, which JSON does not keep.
+        return {
+            "dict": [[key, _pack(item, f"{name}.{key}" if name else str(key), tensors)] for key, item in value.items()]
+        }
+    if isinstance(value, list | tuple):
+        return {type(value).__name__: [_pack(item, f"{name}.{i}", tensors) for i, item in enumerate(value)]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise UnsmoothError(f"a checkpoint cannot keep {name}, which is {type(value).__name__}; choose another optimiser")
+
+
+def _unpack(value: Any, file: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == TENSOR:
+        return file.get_tensor(content)
+    if kind == "dict":
+        return {key: _unpack(item, file) for key, item in content}
+    items = [_unpack(item, file) for item in content]
+    return tuple(items) if kind == "tuple" else items
+
+
+def finite(state: Mapping[str, Any]) -> bool:
+    """Whether every weight of a state dict is finite."""
+    norms = [value.abs().max() for value in state.values() if value.is_floating_point() and value.numel()]
+    return bool(torch.stack([norm.float().cpu() for norm in norms]).isfinite().all()) if norms else True

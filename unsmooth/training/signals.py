@@ -1,0 +1,38 @@
+"""Ctrl-C and SIGTERM ask a run to stop at the next step, when it can save."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Wish:
+    """Whether somebody asked to stop."""
+
+    def __init__(self) -> None:
+        self.stop = False
+
+
+@contextmanager
+def stop_politely() -> Iterator[Wish]:
+    """The first signal is a wish, the second one does what it always did."""
+    wish = Wish()
+    if threading.current_thread() is not threading.main_thread():
+        yield wish  # only the main thread may handle signals
+        return
+    old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        wish.stop = True
+        signal.signal(number, old[signal.Signals(number)])
+
+    for number in old:
+        signal.signal(number, asked)
+    try:
+        yield wish
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

@@ -1,0 +1,361 @@
+"""Train a model on a budget that is written down, so that nothing is lost and everything can be repeated."""
+
+from __future__ import annotations
+
+import io
+import platform
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import timm
+import torch
+from torch import Tensor, nn
+
+import unsmooth
+from unsmooth.anatomy import Anatomy
+from unsmooth.data import first_usable
+from unsmooth.diagnosis import write
+from unsmooth.errors import UnsmoothError
+from unsmooth.evaluation.scoring import Scores, join, score
+from unsmooth.planning import anatomy_of
+from unsmooth.splits import Splits, open_splits, some_of
+from unsmooth.storage import save
+from unsmooth.training.assembly import build, build_teacher, check_patches
+from unsmooth.training.batches import Pictures, TrainingBatches, evaluation_batches
+from unsmooth.training.checkpoint import read_state, write_state
+from unsmooth.training.folder import RESULT, SCORES, RunFolder
+from unsmooth.training.losses import Distillation
+from unsmooth.training.processes import Processes, join_processes
+from unsmooth.training.recipe import Recipe, load_recipe
+from unsmooth.training.signals import Wish, stop_politely
+from unsmooth.training.trainer import LossNotFinite, Trainer
+from unsmooth.training.watch import first_broken, follow
+from unsmooth.transforms import preprocessing
+
+SAVE_EVERY = 600.0  # seconds between two checkpoints within an epoch
+
+
+class Observer(Protocol):
+    """Who is told how a run goes; every method is called by the first process only."""
+
+    def begin(self, epochs: int, steps: int, epoch: int) -> None: ...
+    def step(self, epoch: int, step: int) -> None: ...
+    def epoch(self, line: Mapping[str, Any]) -> None: ...
+
+
+class Silent:
+    def begin(self, epochs: int, steps: int, epoch: int) -> None: ...
+    def step(self, epoch: int, step: int) -> None: ...
+    def epoch(self, line: Mapping[str, Any]) -> None: ...
+
+
+class Interrupted(UnsmoothError):
+    """The run was asked to stop, and saved."""
+
+
+class Diverged(UnsmoothError):
+    """The loss or the weights are not finite. The last good checkpoint is kept."""
+
+
+def train(
+    spec: str,
+    data: str | Path,
+    *,
+    recipe: str | Path | Recipe = "small",
+    overrides: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    pretrained: bool = False,
+    val_data: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    workers: int = 0,
+    device: str = "",
+    strict_data: bool = False,
+    save_every: float = SAVE_EVERY,
+    observer: Observer | None = None,
+    command: str = "",
+) -> dict[str, Any]:
+    """Train `spec` on `data` by a recipe, in the folder `out`; gives what result.json holds.
+
+    The same call goes on where a run was cut, and a run that is done gives its result at once. Under torchrun every
+    process calls it alike. `checkpoint` or `pretrained` start from weights instead of from scratch, with a new head
+    where classes differ. See `unsmooth.training.folder` for what is in the folder.
+    """
+    chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
+    splits = some_of(open_splits(data, val_data, data_dir), chosen.train_images, chosen.val_images)
+    folder = RunFolder(Path(out) if out is not None else default_folder(spec, data, seed))
+    settings = _settings(spec, splits, val_data, chosen, seed, checkpoint, pretrained, command)
+    folder.check(settings)
+    _check_budget(splits, chosen)
+    done = folder.result()
+    if done is not None:
+        return done
+    processes = join_processes(device)
+    _check_shares(chosen, processes)
+    try:
+        run = _Run(spec, splits, chosen, seed, checkpoint, pretrained, processes, workers, strict_data, folder)
+        with stop_politely() as wish:
+            if processes.primary:
+                folder.begin(settings)
+            try:
+                return run.go(wish, save_every, observer or Silent())
+            finally:
+                folder.end()
+    finally:
+        processes.close()
+
+
+def default_folder(spec: str, data: str | Path, seed: int) -> Path:
+    name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", f"{spec}-{Path(data).stem}-seed{seed}").strip("_")
+    return Path("runs") / name[:120]
+
+
+class _Run:
+    """The parts of a run, put together and checked before anything is written."""
+
+    def __init__(
+        self,
+        spec: str,
+        splits: Splits,
+        recipe: Recipe,
+        seed: int,
+        checkpoint: str | Path | None,
+        pretrained: bool,
+        processes: Processes,
+        workers: int,
+        strict: bool,
+        folder: RunFolder,
+    ) -> None:
+        self.recipe, self.folder, self.processes, self.seed = recipe, folder, processes, seed
+        model = build(spec, splits.classes, recipe, seed, checkpoint, pretrained)
+        wanted = preprocessing(model, recipe.image_size)
+        check_patches(model, first_usable(splits.train).size, spec, splits.name)
+        first_usable(splits.val)
+        self.anatomy: Anatomy | None = anatomy_of(model) if recipe.vitals_every else None
+        teacher = build_teacher(recipe, splits.classes)
+        distillation = Distillation(teacher, wanted, recipe, splits.classes) if teacher is not None else None
+        pin = processes.device.type == "cuda"
+        pictures = Pictures(splits.train, wanted.training(**_augmentation(recipe)), wanted.size[0], strict)
+        batches = TrainingBatches(pictures, recipe.batch_size, seed, recipe.repeated_augmentation, workers,
+                                  processes.rank, processes.world, pin)  # fmt: skip
+        held = Pictures(splits.val, wanted.evaluation(), wanted.size[0], strict)
+        per_process = max(1, recipe.batch_size // processes.world)
+        self.validation = evaluation_batches(held, per_process, workers, processes.rank, processes.world, pin)
+        self.looked_at = _some(held, recipe.vitals_images) if recipe.vitals_every and processes.primary else None
+        self.trainer = Trainer(model, recipe, batches, splits.classes, seed, processes, distillation)
+        self.wanted = wanted
+        self.best: dict[str, Any] = {"epoch": 0, "top1": -1.0}
+        self.seconds, self.vitals_seconds = 0.0, 0.0
+
+    def go(self, wish: Wish, save_every: float, observer: Observer) -> dict[str, Any]:
+        trainer, recipe = self.trainer, self.recipe
+        self._take_up()
+        board = _Board(self.folder.path / "tensorboard", trainer.epoch) if self.processes.primary else None
+        saved = self.clock = time.monotonic()
+        if self.processes.primary:
+            observer.begin(recipe.epochs, trainer.batches.steps, trainer.epoch)
+
+        def between(step: int, agree: bool) -> bool:
+            nonlocal saved
+            if self.processes.primary:
+                observer.step(trainer.epoch, step)
+            if not agree:
+                return True
+            stop = self.processes.any(wish.stop)
+            due = self.processes.any(time.monotonic() - saved >= save_every)
+            if (stop or due) and step < trainer.batches.steps:
+                self._put_down()
+                saved = time.monotonic()
+            return not stop
+
+        while trainer.epoch < recipe.epochs:
+            try:
+                whole = trainer.run_epoch(between)
+            except LossNotFinite as error:
+                raise self._explained(error) from None
+            if not whole:
+                raise Interrupted(f"stopped and saved in {self.folder.path}: the same command goes on from there")
+            line = self._line()
+            trainer.next_epoch()
+            if self.processes.primary:
+                self._keep_best(line)
+                self.folder.add_metrics(line)
+                observer.epoch(line)
+                if board is not None:
+                    board.add(line)
+            self._put_down()
+            saved = time.monotonic()
+            if self.processes.any(wish.stop) and trainer.epoch < recipe.epochs:
+                raise Interrupted(f"stopped and saved in {self.folder.path}: the same command goes on from there")
+        if board is not None:
+            board.close()
+        return self._finish()
+
+    def _take_up(self) -> None:
+        """Go on from the checkpoint if there is one."""
+        if self.folder.state.exists():
+            state = read_state(self.folder.state)
+            self.trainer.restore(state["trainer"])
+            self.best = state["best"]
+            self.seconds, self.vitals_seconds = state["seconds"], state["vitals_seconds"]
+        elif self.processes.primary:
+            self.folder.forget()
+        if self.processes.primary:
+            self.folder.keep_metrics(self.trainer.epoch)
+
+    def _put_down(self) -> None:
+        """Write a checkpoint, unless its weights are broken: then the last good one stays."""
+        state = self.trainer.state()
+        if not self.trainer.healthy():
+            raise self._explained(None)
+        now = time.monotonic()
+        self.seconds, self.clock = self.seconds + now - self.clock, now
+        if self.processes.primary:
+            write_state(self.folder.state, {
+                "trainer": state, "best": self.best, "seconds": self.seconds, "vitals_seconds": self.vitals_seconds,
+            })  # fmt: skip
+        self.processes.wait()
+
+    def _line(self) -> dict[str, Any]:
+        """What there is to say about the epoch that ended."""
+        trainer, recipe = self.trainer, self.recipe
+        epoch = trainer.epoch + 1
+        line: dict[str, Any] = {"epoch": epoch, "lr": trainer.lr, "train_loss": trainer.epoch_loss()}
+        if epoch % recipe.validate_every == 0 or epoch == recipe.epochs:
+            self.last = scores = self._score()
+            line |= {"val_loss": scores.mean_loss, "val_top1": scores.top1, "val_top5": scores.top5}
+        if self.looked_at is not None and epoch % recipe.vitals_every == 0:
+            assert self.anatomy is not None
+            begun = time.monotonic()
+            line["vitals"] = follow(trainer.judged, self.anatomy, self.looked_at, recipe.vitals)
+            self.vitals_seconds += time.monotonic() - begun
+        return line
+
+    def _keep_best(self, line: Mapping[str, Any]) -> None:
+        if line.get("val_top1", -1.0) > self.best["top1"]:
+            self.best = {"epoch": line["epoch"], "top1": line["val_top1"]}
+            save(self.trainer.judged, self.folder.path / "best")
+
+    def _finish(self) -> dict[str, Any]:
+        if not hasattr(self, "last"):  # cut between the last checkpoint and the end
+            self.last = self._score()
+        scores, result = self.last, {}
+        if self.processes.primary:
+            save(self.trainer.judged, self.folder.path / "last")
+            _write_scores(self.folder.path / SCORES, scores)
+            images = self.trainer.batches.steps * self.recipe.batch_size * self.recipe.epochs
+            result = {
+                "top1": scores.top1, "top5": scores.top5, "loss": scores.mean_loss, "images": scores.images,
+                "best": self.best, "epochs": self.recipe.epochs, "seconds": round(self.seconds, 1),
+                "images_per_second": round(images / max(self.seconds, 1e-9), 2),
+                "vitals_share": round(self.vitals_seconds / max(self.seconds, 1e-9), 5),
+                "skipped": {"train": self.trainer.skipped, "val": scores.skipped},
+            }  # fmt: skip
+            self.folder.write_json(RESULT, result)
+        self.processes.wait()
+        return self.processes.gather(result)[0]
+
+    def _score(self) -> Scores:
+        """How the model that counts does on all validation images."""
+        return join(self.processes.gather(score(self.trainer.judged, self.validation, amp=self.recipe.amp)))
+
+    def _explained(self, error: LossNotFinite | None) -> Diverged:
+        where = self._first_broken(error.images if error is not None else None)
+        what = str(error) if error is not None else f"weights are not finite in epoch {self.trainer.epoch + 1}"
+        kept = (
+            f"the last good state is in {self.folder.path}" if self.folder.state.exists() else "no state was saved yet"
+        )
+        return Diverged(f"{what}: {where}; {kept}. Try a lower learning rate, clip_grad = 1, or amp = none")
+
+    def _first_broken(self, images: Tensor | None) -> str:
+        model: nn.Module = self.trainer.model
+        if images is None:
+            images = torch.zeros(1, *self.wanted.size, device=self.processes.device)
+        try:
+            return first_broken(model, self.anatomy or anatomy_of(model), images)
+        except UnsmoothError as reason:  # a host without blocks that we know
+            return f"which block went first is unknown ({reason})"
+
+
+class _Board:
+    """The metrics for TensorBoard."""
+
+    def __init__(self, path: Path, epoch: int) -> None:
+        from tensorboardX import SummaryWriter
+
+        self.writer = SummaryWriter(str(path), purge_step=epoch + 1 if epoch else None)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        for name in ("lr", "train_loss", "val_loss", "val_top1", "val_top5"):
+            if line.get(name) is not None:
+                self.writer.add_scalar(name, line[name], line["epoch"])
+        for vital, values in line.get("vitals", {}).items():
+            for block, value in enumerate(values):
+                if value is not None:
+                    self.writer.add_scalar(f"{vital}/block {block}", value, line["epoch"])
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def _augmentation(recipe: Recipe) -> dict[str, Any]:
+    return {
+        "scale": recipe.crop_scale, "ratio": recipe.crop_ratio, "hflip": recipe.hflip,
+        "color_jitter": recipe.color_jitter or None, "auto_augment": recipe.auto_augment or None,
+        "re_prob": recipe.erasing, "re_mode": recipe.erasing_mode,
+        "no_aug": recipe.crop_scale == (1.0, 1.0) and not recipe.hflip and not recipe.auto_augment,
+    }  # fmt: skip
+
+
+def _some(pictures: Pictures, count: int) -> Tensor:
+    """A few validation images, spread over the data."""
+    places = np.linspace(0, pictures.images.count - 1, min(count, pictures.images.count)).round().astype(int)
+    found = [pictures[(int(place), None)][0] for place in places]
+    return torch.stack([image for image in found if image is not None])
+
+
+def _write_scores(path: Path, scores: Scores) -> None:
+    file = io.BytesIO()
+    np.savez_compressed(file, places=scores.places, correct=scores.correct)
+    write(path, file.getvalue())
+
+
+def _settings(
+    spec: str,
+    splits: Splits,
+    val_data: str | Path | None,
+    recipe: Recipe,
+    seed: int,
+    checkpoint: str | Path | None,
+    pretrained: bool,
+    command: str,
+) -> dict[str, Any]:
+    return {
+        "spec": spec, "data": splits.name, "val_data": None if val_data is None else str(val_data),
+        "images": {"train": splits.train.count, "val": splits.val.count, "classes": splits.classes},
+        "seed": seed, "checkpoint": None if checkpoint is None else str(checkpoint), "pretrained": pretrained,
+        "recipe": recipe.to_json(), "command": command, "threads": torch.get_num_threads(),
+        "versions": {"unsmooth": unsmooth.__version__, "torch": torch.__version__, "timm": timm.__version__,
+                     "python": platform.python_version()},
+    }  # fmt: skip
+
+
+def _check_budget(splits: Splits, recipe: Recipe) -> None:
+    if splits.train.count < recipe.batch_size:
+        raise UnsmoothError(
+            f"{splits.name} has {splits.train.count} training images, less than one batch of {recipe.batch_size}; "
+            f"try --batch-size {max(1, splits.train.count // 8)}"
+        )
+
+
+def _check_shares(recipe: Recipe, processes: Processes) -> None:
+    size, world = recipe.batch_size, processes.world
+    if size % world or (recipe.mixes and (size // world) % 2):
+        even = "an even number of images each" if recipe.mixes else "equal shares"
+        raise UnsmoothError(f"batch_size {size} does not give {world} processes {even}; choose another batch_size")

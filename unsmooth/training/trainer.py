@@ -1,0 +1,191 @@
+"""Steps and epochs: everything that moves during a run, as one state that can be put down and taken up again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from timm.data import Mixup
+from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_groups_weight_decay
+from timm.scheduler import create_scheduler_v2
+from timm.utils import ModelEmaV3, dispatch_clip_grad
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from unsmooth.auxiliary import auxiliary_loss
+from unsmooth.errors import UnsmoothError
+from unsmooth.evaluation.outputs import autocast
+from unsmooth.hosts import run
+from unsmooth.training.assembly import without_decay
+from unsmooth.training.batches import Labelled, TrainingBatches
+from unsmooth.training.checkpoint import finite
+from unsmooth.training.losses import Distillation, classification, heads
+from unsmooth.training.order import MIX, STEP, seed_everything, seed_of
+from unsmooth.training.processes import Processes
+from unsmooth.training.recipe import Recipe
+
+AGREE_EVERY = 20  # steps between two questions to the other processes whether to stop or to save
+
+
+class LossNotFinite(UnsmoothError):
+    """The loss became NaN or Inf; `images` are the batch that did it."""
+
+    def __init__(self, epoch: int, step: int, images: Tensor) -> None:
+        super().__init__(f"the loss is not finite at step {step + 1} of epoch {epoch + 1}")
+        self.images = images
+
+
+class Trainer:
+    """One process's part of a run: model, optimiser, schedule, moving average, and the place in the data."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        batches: TrainingBatches,
+        classes: int,
+        seed: int,
+        processes: Processes,
+        distillation: Distillation | None = None,
+    ) -> None:
+        device = processes.device
+        self.recipe, self.batches, self.seed, self.processes = recipe, batches, seed, processes
+        self.model = model.to(device)
+        self.distillation = distillation.to(device) if distillation is not None else None
+        two_heads: Any = getattr(model, "set_distilled_training", None)
+        if distillation is not None and two_heads is not None:
+            two_heads(True)
+        self.optimizer = make_optimizer(model, recipe)
+        self.schedule = create_scheduler_v2(
+            self.optimizer, recipe.schedule, num_epochs=recipe.epochs, warmup_epochs=recipe.warmup_epochs,
+            warmup_lr=recipe.warmup_lr, min_lr=recipe.min_lr, step_on_epochs=False, updates_per_epoch=batches.steps,
+        )[0]  # fmt: skip
+        self.ema = ModelEmaV3(model, decay=recipe.ema, use_warmup=True) if recipe.ema else None
+        self.mixup = Mixup(
+            recipe.mixup, recipe.cutmix, prob=recipe.mixup_prob, switch_prob=recipe.switch_prob,
+            label_smoothing=recipe.label_smoothing, num_classes=classes,
+        ) if recipe.mixes else None  # fmt: skip
+        self.criterion = classification(recipe)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.amp == "float16")
+        self.input = "pixel_values" if getattr(model, "config", None) is not None else "image"  # Hugging Face's name
+        self.runner: Any = torch.compile(model) if recipe.compile else model
+        if processes.world > 1:
+            ids = None if device.type == "cpu" else [device.index]
+            self.runner = DistributedDataParallel(self.runner, device_ids=ids)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.epoch, self.step = 0, 0  # what comes next
+        self.sums = self._zeros()  # of loss and images, in this epoch, of this process
+        self.skipped: dict[str, str] = {}
+
+    @property
+    def judged(self) -> nn.Module:
+        """The model that counts: the moving average where there is one."""
+        return self.ema.module if self.ema is not None else self.model
+
+    @property
+    def lr(self) -> float:
+        return float(max(group["lr"] for group in self.optimizer.param_groups))
+
+    def run_epoch(self, between: Callable[[int, bool], bool]) -> bool:
+        """Train to the end of the epoch; `between` is told each step done and stops by False. Whether it ended."""
+        self.model.train()
+        for batch in self.batches.from_step(self.epoch, self.step):
+            self._step(batch)
+            self.step += 1
+            last = self.step == self.batches.steps
+            agree = self.processes.world == 1 or self.step % AGREE_EVERY == 0 or last
+            if not between(self.step, agree):
+                return last
+        return True
+
+    def epoch_loss(self) -> float:
+        """The mean training loss of the epoch so far, over all processes."""
+        loss, images = self.processes.total(self.sums).tolist()
+        return loss / images if images else float("nan")
+
+    def next_epoch(self) -> None:
+        self.epoch, self.step, self.sums = self.epoch + 1, 0, self._zeros()
+
+    def _step(self, batch: Labelled) -> None:
+        recipe, device = self.recipe, self.processes.device
+        self.skipped.update(batch.skipped)
+        images = batch.images.to(device, non_blocking=True)
+        targets = batch.labels.to(device, non_blocking=True)
+        if self.mixup is not None:
+            # Every process mixes alike: then a batch does not depend on how many share it.
+            seed_everything(seed_of(MIX, self.seed, self.epoch, self.step))
+            images, targets = self.mixup(images, targets)
+        seed_everything(seed_of(STEP, self.seed, self.epoch, self.step, self.processes.rank), device)
+        self.schedule.step_update(self.epoch * self.batches.steps + self.step)
+        parts = min(recipe.accumulate, len(images))
+        loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        for i, (some, wanted) in enumerate(zip(images.chunk(parts), targets.chunk(parts), strict=True)):
+            last = i == len(images.chunk(parts)) - 1
+            wait = self.runner.no_sync() if self.processes.world > 1 and not last else nullcontext()
+            with wait:
+                loss = self._loss(some, wanted)
+                self.scaler.scale(loss * (len(some) / len(images))).backward()
+            loss_sum += loss.detach() * len(some)
+        if not loss_sum.isfinite():
+            raise LossNotFinite(self.epoch, self.step, images)
+        if recipe.clip_grad:
+            self.scaler.unscale_(self.optimizer)
+            dispatch_clip_grad(self.parameters, recipe.clip_grad)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.ema is not None:
+            self.ema.update(self.model, step=self.epoch * self.batches.steps + self.step + 1)
+        self.sums += torch.stack([loss_sum, loss_sum.new_tensor(len(images))])
+
+    def _loss(self, images: Tensor, targets: Tensor) -> Tensor:
+        with autocast(self.recipe.amp, self.processes.device):
+            logits, other = heads(run(self.runner, {self.input: images}))
+            loss: Tensor = self.criterion(logits, targets)
+            if self.distillation is not None:
+                alpha = self.recipe.distillation_alpha
+                loss = (1 - alpha) * loss + alpha * self.distillation(images, other)
+            extra = auxiliary_loss(self.model)
+        return loss if extra is None else loss + extra
+
+    def state(self) -> dict[str, Any]:
+        """Everything that decides how the run goes on. Random states are no part of it: see `order`."""
+        return {
+            "epoch": self.epoch, "step": self.step, "sums": self.processes.total(self.sums).tolist(),
+            "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+            "ema": self.ema.module.state_dict() if self.ema is not None else None,
+            "scaler": self.scaler.state_dict(), "skipped": dict(self.skipped),
+        }  # fmt: skip
+
+    def healthy(self) -> bool:
+        return finite(self.model.state_dict())
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.epoch, self.step, self.skipped = state["epoch"], state["step"], dict(state["skipped"])
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.ema is not None:
+            self.ema.module.load_state_dict(state["ema"])
+        if state["scaler"]:
+            self.scaler.load_state_dict(state["scaler"])
+        if self.processes.primary:  # the sum over processes is what was written
+            self.sums = torch.tensor(state["sums"], dtype=torch.float64, device=self.processes.device)
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros(2, dtype=torch.float64, device=self.processes.device)
+
+
+def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """timm's optimiser over what the surgery left trainable; remedies do not decay."""
+    keep = without_decay(model)
+    if recipe.layer_decay:
+        groups = param_groups_layer_decay(model, recipe.weight_decay, keep, layer_decay=recipe.layer_decay)
+    else:
+        groups = param_groups_weight_decay(model, recipe.weight_decay, no_weight_decay_list=keep)
+    try:
+        optimizer: torch.optim.Optimizer = create_optimizer_v2(groups, recipe.optimizer, lr=recipe.scaled_lr)
+    except (AssertionError, ValueError, ImportError) as error:
+        raise UnsmoothError(f"timm cannot build the optimiser {recipe.optimizer!r}: {error}") from error
+    return optimizer

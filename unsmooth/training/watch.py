@@ -1,0 +1,39 @@
+"""Chosen vitals during training, and the block that broke first when a loss is not finite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth import vitals as registry
+from unsmooth.anatomy import Anatomy
+from unsmooth.feeding import Batch
+from unsmooth.measure import measure
+
+
+def follow(model: nn.Module, anatomy: Anatomy, images: Tensor, names: str) -> dict[str, list[Any]]:
+    """The means of vitals by block, on some images; the model is as it was."""
+    chosen = [vital for vital in registry.select(names) if vital.of != "model"]
+    found = measure(model, anatomy, [Batch(images)], chosen)
+    means: dict[str, list[Any]] = {}
+    for vital in chosen:
+        parts = found.values[vital.key]
+        if parts:
+            series = parts[vital.main if vital.main in parts else next(iter(parts))]
+            means[vital.key] = [None if spread is None else spread.to_json()["mean"] for spread in series]
+    return means
+
+
+def first_broken(model: nn.Module, anatomy: Anatomy, images: Tensor) -> str:
+    """Where NaN or Inf comes from, in words."""
+    if not images.isfinite().all():
+        return "the images themselves are not finite"
+    found = measure(model, anatomy, [Batch(images)], []).broken
+    if found is not None:
+        return f"block {found[0]} went first, in its {found[1].removeprefix('a ')}"
+    for name, value in model.state_dict().items():
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            return f"every block is finite, and {name} is not"
+    return "every block is finite, so it is the head or the loss; try a lower learning rate, or amp = none"
