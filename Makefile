@@ -16,7 +16,7 @@ setup: .venv/ready  ## build .venv with everything that development needs
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
-demo: .venv/ready  ## apply every remedy to a small host on real digits
+demo: .venv/ready  ## train, diagnose and compare a small ViT on digits, plain and with remedies
 	$(BIN)/unsmooth demo
 
 test: lint  ## lint, type-check, and run all tests

@@ -242,7 +242,7 @@ def test_places_without_images(tmp_path: Path) -> None:
     with pytest.raises(UnsmoothError, match="give the folder that holds"):
         open_images(tmp_path / "readme.txt")
     with pytest.raises(UnsmoothError, match="timm cannot open"):
-        open_images("torch/no_such_data_set")
+        open_images("torch/no_such_data_set", tmp_path)
 
 
 def test_no_name_is_not_the_folder_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

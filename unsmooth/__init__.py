@@ -2,16 +2,20 @@
 
 __version__ = "0.1.0"
 
+from unsmooth.auxiliary import auxiliary_loss
 from unsmooth.create import create_model
 from unsmooth.diagnose import diagnose
 from unsmooth.diagnosis import Diagnosis
 from unsmooth.errors import UnsmoothError
+from unsmooth.evaluation.evaluate import evaluate
 from unsmooth.folding import fold
 from unsmooth.planning import plan
 from unsmooth.record import applied, parts
 from unsmooth.remedies import list_remedies
 from unsmooth.storage import load, save
 from unsmooth.surgery import apply, remove
+from unsmooth.training.train import train
+from unsmooth.trial.compare import compare
 from unsmooth.vitals import list_vitals
 
 __all__ = [
@@ -19,8 +23,11 @@ __all__ = [
     "UnsmoothError",
     "applied",
     "apply",
+    "auxiliary_loss",
+    "compare",
     "create_model",
     "diagnose",
+    "evaluate",
     "fold",
     "list_remedies",
     "list_vitals",
@@ -29,4 +36,5 @@ __all__ = [
     "plan",
     "remove",
     "save",
+    "train",
 ]

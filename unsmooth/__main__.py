@@ -1,4 +1,4 @@
-"""`python -m unsmooth` is the command line."""
+"""`python -m unsmooth`, for torchrun and for machines where scripts are not on the path."""
 
 import sys
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,11 @@ from rich.table import Table
 
 from unsmooth import remedies, vitals
 from unsmooth.check import Checkup, checkup
+from unsmooth.commands.compare import compare
+from unsmooth.commands.evaluate import evaluate
+from unsmooth.commands.fields import TakesRecipe
+from unsmooth.commands.train import train
+from unsmooth.demo import demo as run_demo
 from unsmooth.diagnose import diagnose as run_diagnosis
 from unsmooth.diagnosis import Diagnosis
 from unsmooth.errors import UnsmoothError
@@ -24,6 +30,7 @@ from unsmooth.feeding import LIMIT
 from unsmooth.publish import check_target, write_report
 from unsmooth.tables import as_rich
 from unsmooth.terminal import command_line, progress_bar, remember
+from unsmooth.training.recipe import Recipe, list_recipes, load_recipe
 
 app = typer.Typer(
     help="Vision transformers whose tokens collapse: what helps, on the model you already have.",
@@ -36,9 +43,9 @@ _UsageError: type[Exception] = typer.BadParameter.__base__  # type: ignore[assig
 
 
 @app.command("list")
-def list_(what: str = typer.Argument("remedies", help="what to list: remedies or vitals")) -> None:
-    """List the remedies, with their options and what they claim, or the vitals, with their definitions."""
-    listings = {"remedies": _list_remedies, "vitals": _list_vitals}
+def list_(what: str = typer.Argument("remedies", help="what to list: remedies, vitals or recipes")) -> None:
+    """List the remedies with their options and claims, the vitals with their definitions, or the recipes' fields."""
+    listings = {"remedies": _list_remedies, "vitals": _list_vitals, "recipes": _list_recipes}
     if what not in listings:
         raise UnsmoothError(f"cannot list {what!r}; try: unsmooth list {' or unsmooth list '.join(listings)}")
     listings[what]()
@@ -56,6 +63,19 @@ def _list_vitals() -> None:
             facts["sample"] = f"at most {vital.sample} images"
         for label, text in facts.items():
             console.print(Padding(f"[dim]{escape(label):<11}[/dim] {escape(text)}", (0, 0, 0, 4)), highlight=False)
+
+
+def _list_recipes() -> None:
+    recipes = {name: load_recipe(name).to_json() for name in list_recipes()}
+    for field in fields(Recipe):
+        console.print(f"[bold]{field.name}[/bold]  {escape(field.metadata['help'])}", highlight=False)
+        values = "  ".join(f"{name} {_value(recipe[field.name]) or '–'}" for name, recipe in recipes.items())
+        console.print(Padding(f"[dim]{values}[/dim]", (0, 0, 0, 4)), highlight=False)
+    console.print("\nOn the command line: unsmooth train … --recipe small --batch-size 32 --lr 2e-3", highlight=False)
+
+
+def _value(value: Any) -> str:
+    return ", ".join(f"{v:g}" for v in value) if isinstance(value, list) else escape(f"{value}".lower())
 
 
 def _list_remedies() -> None:
@@ -129,11 +149,17 @@ def diagnose(
 
 
 @app.command()
-def demo() -> None:
-    """Apply every remedy to a small host on real digits, and print what changed."""
-    from unsmooth.demo import main as run_demo
+def demo(
+    out: Path = typer.Option(Path("demo"), metavar="DIR", help="the trial's folder"),
+    jobs: int = typer.Option(2, help="runs at the same time"),
+) -> None:
+    """Train a deep, narrow ViT on digits, plain and with remedies, diagnose and compare them. About two minutes."""
+    run_demo(out, jobs)
 
-    run_demo()
+
+app.command(cls=TakesRecipe)(train)
+app.command()(evaluate)
+app.command(cls=TakesRecipe)(compare)
 
 
 def _print_checkup(result: Checkup) -> None:

@@ -4,15 +4,18 @@
     photographs       crops of the two photographs in scikit-learn's wheel
     FOLDER            every image below it; the names of class folders are the labels
     FILE.npz          `images`, uint8 (N, H, W, C) or (N, H, W), and `labels` if there are any; or x and y, x_test, …
-    torch/…, hfds/…, wds/…, tfds/…    any data string of timm
+    torch/…, hfds/…   data sets of timm that are read by place: see `timm_data`
+    wds/…, hfids/…, tfds/…    those that are read from front to back: see `streams`
 
-Nothing is read before it is asked for. An image that cannot be used says why, in words, by its name.
+No image is read before it is asked for. One that cannot be used says why, in words, by its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,7 @@ class BadImage(UnsmoothError):
 
 @dataclass(frozen=True)
 class Images:
-    """A sequence of pictures that are read when asked for: `picture(i)` and, where there are any, `labels[i]`."""
+    """A sequence of pictures that are read when asked for: `picture(i)` and, where there are any, `labels(i)`."""
 
     name: str
     count: int
@@ -45,15 +48,47 @@ class Images:
     classes: tuple[str, ...] = ()
 
 
-def open_images(source: str | Path) -> Images:
-    """The images that a name stands for."""
+@dataclass(frozen=True)
+class Example:
+    """One picture of a stream, not decoded yet."""
+
+    picture: Callable[[], Image.Image]
+    label: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Pictures that can only be read from front to back: `examples(seed)` shuffles them, `examples(None)` does not."""
+
+    name: str
+    count: int  # 0: not known
+    examples: Callable[[int | None], Iterator[Example]]
+    classes: tuple[str, ...] = ()
+    labelled: bool = True
+    limit: int = 0  # labels must be below it; 0: not known
+    found: Callable[[], set[int]] | None = None  # reads the labels, where that takes no images
+
+
+Source = Images | Stream
+
+
+def open_images(source: str | Path, root: str | Path | None = None) -> Images:
+    """The images that a name stands for; `root` is where a data set of timm has its files."""
+    return as_images(open_source(source, root))
+
+
+def open_source(source: str | Path, root: str | Path | None = None) -> Source:
+    """The same, and a stream as a stream."""
     text = str(source)
     if text == "digits":
         return _digits()
     if text == "photographs":
         return _photographs()
     if text.startswith(TIMM_PREFIXES):
-        return _timm(text)
+        from unsmooth.timm_data import open_timm  # it is built on this file
+
+        return open_timm(text, root)
     path = Path(source)
     if text and path.is_dir():
         return _folder(path)
@@ -65,6 +100,56 @@ def open_images(source: str | Path) -> Images:
         f"there are no images at {text!r}: give a folder, an .npz file, a data set of timm "
         f"({', '.join(p + '…' for p in TIMM_PREFIXES)}), or one of {', '.join(EMBEDDED)}"
     )
+
+
+def as_images(source: Source) -> Images:
+    """A stream as images by place: going forward reads on, going back starts anew."""
+    if isinstance(source, Images):
+        return source
+    if not source.count:
+        raise uncounted(source)
+    place, example, rest, process = -1, None, source.examples(None), os.getpid()
+
+    def at(i: int) -> Example:
+        nonlocal place, example, rest, process
+        if i < place or process != os.getpid():  # a forked process would share the place in the file
+            place, example, rest, process = -1, None, source.examples(None), os.getpid()
+        while place < i:
+            place, example = place + 1, next(rest, None)
+            if example is None:
+                raise UnsmoothError(f"{source.name} has {place} images, and should have {source.count}")
+        assert example is not None
+        return example
+
+    return Images(source.name, source.count, lambda i: at(i).picture(), lambda i: at(i).name,
+                  (lambda i: at(i).label) if source.labelled else None, source.classes)  # fmt: skip
+
+
+def uncounted(stream: Stream) -> UnsmoothError:
+    return UnsmoothError(
+        f"{stream.name} does not say how many images it has: write their number behind a |, as in {stream.name}|50000"
+    )
+
+
+def first_usable(source: Source, channels: int = 3) -> Image.Image:
+    """The first picture that a host can take; an error where there is none."""
+    reasons = []
+    for picture, name in _pictures(source):
+        try:
+            return for_host(picture(), channels)
+        except (BadImage, OSError) as error:
+            reasons.append(f"{name}: {error}")
+    first = f": all {len(reasons)} were skipped, the first one {reasons[0]}" if reasons else ""
+    raise UnsmoothError(f"{source.name} gave no image that can be used{first}")
+
+
+def _pictures(source: Source) -> Iterator[tuple[Callable[[], Image.Image], str]]:
+    if isinstance(source, Stream):
+        for example in source.examples(None):
+            yield example.picture, example.name
+    else:
+        for i in range(source.count):
+            yield (lambda at=i: source.picture(at)), source.item(i)  # type: ignore[misc]
 
 
 def of_array(array: Any, name: str, labels: Any = None) -> Images:
@@ -90,18 +175,39 @@ def of_array(array: Any, name: str, labels: Any = None) -> Images:
     return Images(name, len(array), picture, lambda i: f"{name}[{i}]", read)
 
 
-def read_picture(path: Path) -> Image.Image:
-    """A picture file as 8-bit: the first frame of an animation, 16-bit grey scaled down."""
+def chosen(images: Images, places: Any) -> Images:
+    """Some of the images, by their places."""
+    at = [int(i) for i in places]
+    labels = images.labels
+    return Images(
+        images.name, len(at), lambda i: images.picture(at[i]), lambda i: images.item(at[i]),
+        None if labels is None else lambda i: labels(at[i]), images.classes,
+    )  # fmt: skip
+
+
+def read_picture(file: Path | bytes) -> Image.Image:
+    """A picture file, or its content, as 8-bit: the first frame of an animation, 16-bit grey scaled down."""
+
+    def read() -> Image.Image:
+        with Image.open(BytesIO(file) if isinstance(file, bytes) else file) as found:
+            found.seek(0)
+            return found.copy()  # which loads it
+
+    if not file if isinstance(file, bytes) else file.exists() and file.stat().st_size == 0:
+        raise BadImage("the file is empty")
+    return whole(read)
+
+
+def whole(read: Callable[[], Image.Image]) -> Image.Image:
+    """What `read` gives, loaded and as 8-bit, or `BadImage` with the reason."""
     try:
-        with Image.open(path) as file:
-            file.seek(0)
-            file.load()
-            return eight_bit(file.copy())
+        found = read()
+        found.load()
+        return eight_bit(found)
+    except UnidentifiedImageError as error:
+        raise BadImage("not an image that Pillow can read") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        empty = path.exists() and path.stat().st_size == 0
-        known = isinstance(error, UnidentifiedImageError)
-        reason = "the file is empty" if empty else "not an image that Pillow can read" if known else str(error)
-        raise BadImage(reason) from error
+        raise BadImage(str(error) or type(error).__name__) from error
 
 
 def eight_bit(picture: Image.Image) -> Image.Image:
@@ -127,25 +233,44 @@ def for_host(picture: Image.Image, channels: int) -> Image.Image:
 
 
 def _folder(path: Path) -> Images:
-    files = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-    if not files:
+    names = sorted(_files_below(path), key=lambda name: name.split(b"/"))
+    if not names:
         raise UnsmoothError(f"the folder {path} holds no images (looked for {', '.join(SUFFIXES)})")
     # Images in the folder itself have no class; a label needs every image to have one.
-    inside = [p.relative_to(path).parts for p in files]
-    classes = sorted({parts[0] for parts in inside if len(parts) > 1})
-    known = len(classes) > 1 and all(len(parts) > 1 for parts in inside)
-    places = {name: i for i, name in enumerate(classes)}
-    labels = (lambda i: places[inside[i][0]]) if known else None
-    return Images(str(path), len(files), lambda i: read_picture(files[i]), lambda i: "/".join(inside[i]), labels,
-                  tuple(classes) if known else ())  # fmt: skip
+    tops = [name.rpartition(b"/")[0].split(b"/")[0] for name in names]
+    known = all(tops)
+    classes, marks = np.unique(np.array(tops, dtype=np.bytes_), return_inverse=True)
+    # Arrays: every worker would end up with its own copy of a list of millions of strings.
+    inside = np.array(names, dtype=np.bytes_)
+
+    def item(i: int) -> str:
+        return os.fsdecode(bytes(inside[i]))
+
+    return Images(str(path), len(names), lambda i: read_picture(path / item(i)), item,
+                  (lambda i: int(marks[i])) if known and len(classes) > 1 else None,
+                  tuple(os.fsdecode(bytes(name)) for name in classes) if known else ())  # fmt: skip
+
+
+def _files_below(path: Path) -> Iterator[bytes]:
+    """Image files by their names below a folder, also behind links, as bytes with slashes."""
+    for folder, _, names in os.walk(path, followlinks=True):
+        below = Path(folder).relative_to(path).as_posix()
+        for name in names:
+            if name.lower().endswith(SUFFIXES):
+                yield os.fsencode(name if below == "." else f"{below}/{name}")
+
+
+def read_npz(path: Path) -> dict[str, Any]:
+    """The arrays of an .npz file by name."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {key: np.asarray(file[key]) for key in file.files}
+    except Exception as error:  # zip, header and pickle errors have no common class
+        raise UnsmoothError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
 
 
 def _npz(path: Path) -> Images:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: np.asarray(file[key]) for key in file.files}
-    except Exception as error:  # zip, header and pickle errors have no common class
-        raise UnsmoothError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+    arrays = read_npz(path)
     pair = next((names for names in NPZ_NAMES if names[0] in arrays), None)
     if pair is None:
         raise UnsmoothError(f"{path} holds {', '.join(arrays) or 'nothing'}; expected `images`, and `labels` if any")
@@ -182,24 +307,6 @@ def _photographs() -> Images:
         return f"{Path(data.filenames[photo]).name} [{left}:{right}, {top}:]"
 
     return Images("photographs of scikit-learn", len(boxes), picture, item)
-
-
-def _timm(text: str) -> Images:
-    from timm import data
-
-    name, _, split = text.partition("@")
-    try:
-        dataset: Any = data.create_dataset(name, root=None, split=split or "validation", download=False)
-        count = len(dataset)
-    except Exception as error:  # every reader has its own errors
-        first = (str(error) or type(error).__name__).splitlines()[0]
-        raise UnsmoothError(f"timm cannot open the data set {text!r}: {first}") from error
-
-    def picture(i: int) -> Image.Image:
-        found = dataset[i][0]
-        return found if isinstance(found, Image.Image) else Image.fromarray(np.asarray(found))
-
-    return Images(text, count, picture, lambda i: f"{text}[{i}]", lambda i: int(dataset[i][1]))
 
 
 ImageFile.LOAD_TRUNCATED_IMAGES = False  # half a picture is a broken one, whatever another library set

@@ -1,110 +1,41 @@
-"""Every remedy on a small host and real images: what it adds, what it changes, and that it comes off again.
-
-The images are scikit-learn's digits, 1,797 scans of 8 × 8 pixels that its wheel contains.
-"""
+"""The main job on embedded data: a deep, narrow ViT on digits, plain and with remedies, trained, diagnosed, compared."""
 
 from __future__ import annotations
 
-import copy
-import warnings
+from pathlib import Path
 
-import torch
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from sklearn.datasets import load_digits
-from torch import Tensor, nn
+from rich.markup import escape
 
-from unsmooth import remedies
-from unsmooth.bands import split
-from unsmooth.create import create_model
-from unsmooth.folding import fold
-from unsmooth.probe import probe
-from unsmooth.surgery import apply, remove
+from unsmooth.terminal import run_bars
+from unsmooth.trial.compare import REPORT, compare
+from unsmooth.trial.table import as_rich
 
-HOST = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=48, depth=8, num_classes=10)"
-STEPS = 20
+HOST = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=32, num_heads=2, depth=12)"
+ARMS = ("", "+attn_scale+feat_scale", "+augmented_shortcut")
+SEEDS = 3
+# Digits have a right way round and fill their 64 pixels: no mirror, no crop.
+BUDGET = {"epochs": 12, "lr": 2e-3, "hflip": 0, "crop_scale": (1.0, 1.0), "validate_every": 2, "vitals_every": 6}
 
 
-def main() -> None:
-    """Train the host for a moment, then put each remedy on it, train that for a moment, and take it off."""
-    torch.set_num_threads(1)  # tensors this small gain nothing from more
+def demo(out: Path, jobs: int) -> None:
+    """Run the trial in a folder, print what it found, and say where the report is."""
     console = Console()
-    digits = load_digits()
-    images = torch.from_numpy(digits.images).float().unsqueeze(1) / 8 - 1
-    labels = torch.from_numpy(digits.target)
-    torch.manual_seed(0)
-    host = create_model(HOST)
-    console.print(f"Host: {HOST}")
-    console.print(f"Data: {len(images)} digits of 8 × 8 pixels. The host is trained for {STEPS} steps first.\n")
-    _train(host, images, labels)
-    host.eval()
-    test = images[:256]
-    plain, ratio = _look(host, test)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)  # fits 80 columns
-    table.add_column("remedy", no_wrap=True)
-    for heading in ("new", "at once", "trained", "high", "folded", "undone"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_row("(plain host)", "", "", "", f"{ratio:.3f}", "", "")
-    for key in remedies.list_remedies():
-        table.add_row(key, *_row(key, host, plain, test, images, labels))
-    console.print(table)
     console.print(
-        "new      parameters that it adds\n"
-        "at once  largest change of a logit over 256 digits when applied; 0 is exact\n"
-        f"trained  the same, after {STEPS} more steps\n"
-        "high     ‖HC[X]‖/‖X‖ of the last block: the share of tokens beside their mean\n"
-        "folded   largest change of a logit when folded for inference; kept: not folded\n"
-        "undone   largest change of a logit when removed again\n\n"
-        "Next: unsmooth list remedies",
-        style="dim",
+        f"A ViT of 12 blocks and 32 channels on 1,797 scanned digits of 8 × 8 pixels, plain and with remedies: "
+        f"{len(ARMS)} arms × {SEEDS} seeds, {jobs} at a time, each on the same budget.\n",
         highlight=False,
     )
-
-
-def _row(key: str, host: nn.Module, plain: Tensor, test: Tensor, images: Tensor, labels: Tensor) -> list[str]:
-    model = copy.deepcopy(host)
-    plan = apply(model, key)
-    start, _ = _look(model, test)
-    torch.manual_seed(0)
-    host_weights = {name: value.clone() for name, value in host.state_dict().items()}
-    _train(model, images, labels)
-    model.eval()
-    trained, ratio = _look(model, test)
-    with warnings.catch_warnings(record=True) as notes:
-        warnings.simplefilter("always")
-        folded, _ = _look(fold(model), test)
-    stays = any("stays as it is" in str(note.message) for note in notes)
-    remove(model)
-    model.load_state_dict(host_weights)
-    removed, _ = _look(model, test)
-    return [
-        f"{plan.parameters:,}", f"{_far(start, plain):.2g}", f"{_far(trained, plain):.2g}", f"{ratio:.3f}",
-        "kept" if stays else f"{_far(folded, trained):.1e}", f"{_far(removed, plain):.2g}",
-    ]  # fmt: skip
-
-
-def _far(a: Tensor, b: Tensor) -> float:
-    return (a - b).abs().max().item()
-
-
-def _train(model: nn.Module, images: Tensor, labels: Tensor) -> None:
-    model.train()
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
-    for _ in range(STEPS):
-        batch = torch.randint(len(images), (32,))
-        loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-@torch.no_grad()
-def _look(model: nn.Module, images: Tensor) -> tuple[Tensor, float]:
-    """The logits, and ‖HC[X]‖/‖X‖ of the last block's tokens, averaged over images."""
-    seen: dict[int, Tensor] = {}
-    with probe(model, on_tokens=lambda block, x: seen.update({block.index: x})) as anatomy:
-        logits: Tensor = model(images)
-    tokens = seen[len(anatomy.blocks) - 1]
-    high = split(tokens)[1].flatten(1).norm(dim=1) / tokens.flatten(1).norm(dim=1)
-    return logits, high.mean().item()
+    with run_bars() as bars:
+        trial = compare(
+            [HOST + arm for arm in ARMS], "digits", seeds=SEEDS, recipe="small", overrides=BUDGET, out=out, jobs=jobs,
+            told=bars.told, stage=bars.stage, command="unsmooth demo",
+        )  # fmt: skip
+    for piece in as_rich(trial.data):
+        console.print(piece, highlight=False)
+    console.print()
+    for arm in trial.data["arms"]:
+        if arm["diagnosis"] is not None:
+            verdict = arm["diagnosis"]["verdict"]["text"]
+            console.print(f"[bold]{escape(arm['name'])}[/bold]: {escape(verdict)}", highlight=False)
+    console.print(f"\nThe report: {out / REPORT}\nNext: unsmooth diagnose, unsmooth compare --help", highlight=False)

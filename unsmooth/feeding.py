@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from unsmooth.data import BadImage, Images, for_host, of_array, open_images
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts import Example, example_input, image_size
+from unsmooth.transforms import preprocessing
 
 LIMIT = 512  # images of a data set that are looked at, unless more are asked for
 SMALL = 16  # hosts whose images are at most so wide are fed with digits
@@ -112,9 +112,8 @@ def example(model: nn.Module, images: Tensor) -> Example:
 def _of_pictures(
     model: nn.Module, images: Images, size: tuple[int, int, int], batch_size: int, limit: int | None
 ) -> Feed:
-    if size[0] not in (1, 3):
-        raise UnsmoothError(f"this host takes {size[0]} channels, and pictures have 1 or 3; give it a tensor of floats")
-    transform, mean, std = _transform(model, size)
+    wanted = preprocessing(model)
+    transform = wanted.evaluation()
     count = images.count if limit is None else min(limit, images.count)
     # Data sets are often sorted by class: spread the choice over all of it.
     chosen = np.linspace(0, images.count - 1, count).round().astype(int).tolist()
@@ -138,7 +137,7 @@ def _of_pictures(
         if tensors:
             yield Batch(torch.stack(tensors), torch.tensor(labels) if labels else None, names)
 
-    return Feed(images.name, size, mean, std, count, batch_size, batches)
+    return Feed(images.name, size, wanted.mean, wanted.std, count, batch_size, batches)
 
 
 def _of_loader(source: Iterable[Any], size: tuple[int, int, int], batch_size: int, limit: int | None) -> Feed:
@@ -182,24 +181,3 @@ def _check(images: Tensor, size: tuple[int, int, int]) -> None:
         raise UnsmoothError("there are no images in the tensor")
     if images.shape[1] != size[0]:
         raise UnsmoothError(f"this host takes {size[0]} channels, and the images have {images.shape[1]}")
-
-
-def _transform(model: nn.Module, size: tuple[int, int, int]) -> tuple[Any, tuple[float, ...], tuple[float, ...]]:
-    """The host's own evaluation transform, at its size; timm's defaults for hosts of other libraries."""
-    from timm import data
-
-    settings = dict(getattr(model, "pretrained_cfg", None) or {})
-    config = data.resolve_data_config({"input_size": size}, pretrained_cfg=settings)
-    mean, std = tuple(config["mean"]), tuple(config["std"])
-    if len(mean) != size[0]:
-        mean, std = (0.5,) * size[0], (0.5,) * size[0]
-    pipeline = data.create_transform(
-        input_size=size, is_training=False, mean=mean, std=std, interpolation=config["interpolation"],
-        crop_pct=config["crop_pct"], crop_mode=config.get("crop_mode"),
-    )  # fmt: skip
-
-    def transform(picture: Image.Image) -> Tensor:
-        tensor: Tensor = pipeline(picture)
-        return tensor
-
-    return transform, mean, std

@@ -1,14 +1,18 @@
-"""What the command line shows beside results: a progress bar with the time left, on standard error."""
+"""What the command line shows beside results, on standard error: bars with the time left on a terminal, and plain lines
+elsewhere."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 _given: list[str] = []
 
@@ -22,11 +26,74 @@ def command_line() -> str:
     return shlex.join(["unsmooth", *_given])
 
 
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int | None], None]]:
     """A bar that is told (images done, images in all); it vanishes at its end, and is not drawn into a file."""
+    with _bars() as bars:
+        task = bars.add_task(escape(title), total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+class RunBars:
+    """Runs that go on, each with a bar on a terminal, each with a line an epoch elsewhere."""
+
+    def __init__(self, bars: Progress) -> None:
+        self.bars, self.tasks, self.begun = bars, dict[str, TaskID](), dict[str, float]()
+
+    def told(self, name: str, done: int, total: int, line: Mapping[str, Any] | None = None) -> None:
+        """News of a run: steps done, steps in all, and the metrics of an epoch that ended."""
+        if name not in self.tasks:
+            self.tasks[name] = self.bars.add_task(escape(name), total=total, completed=done)
+            self.begun[name] = time.monotonic()
+        title = f"{escape(name)}  {_short(line)}" if line is not None else None
+        self.bars.update(self.tasks[name], completed=done, total=total, description=title)
+        if self.bars.disable and line is not None:
+            say(f"{name}: epoch {line['epoch']}, {_short(line)}, {time.monotonic() - self.begun[name]:.0f} s")
+        if done == total and len(self.tasks) > 1:  # a finished run makes room for the next one
+            self.bars.update(self.tasks[name], visible=False)
+
+    def stage(self, text: str) -> None:
+        if self.bars.disable:
+            say(text)
+        else:
+            self.bars.console.print(f"[dim]{escape(text)}[/dim]", highlight=False)
+
+
+class Watching:
+    """An observer of one run, as `unsmooth.training.train` tells it."""
+
+    def __init__(self, runs: RunBars, name: str) -> None:
+        self.runs, self.name = runs, name
+
+    def begin(self, epochs: int, steps: int, epoch: int) -> None:
+        self.steps, self.total = steps, epochs * steps
+        if epoch:
+            self.runs.stage(f"going on behind epoch {epoch}")
+        self.runs.told(self.name, epoch * steps, self.total)
+
+    def step(self, epoch: int, step: int) -> None:
+        self.runs.told(self.name, epoch * self.steps + step, self.total)
+
+    def epoch(self, line: Mapping[str, Any]) -> None:
+        self.runs.told(self.name, line["epoch"] * self.steps, self.total, line)
+
+
+@contextmanager
+def run_bars() -> Iterator[RunBars]:
+    with _bars() as bars:
+        yield RunBars(bars)
+
+
+def _bars() -> Progress:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(escape(title), total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _short(line: Mapping[str, Any]) -> str:
+    loss = f"loss {line['train_loss']:.3f}"
+    return loss if line.get("val_top1") is None else f"{loss}, top-1 {100 * line['val_top1']:.1f} %"
