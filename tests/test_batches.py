@@ -21,6 +21,7 @@ from unsmooth.data import BadImage, Example, Source, Stream, first_usable, of_ar
 from unsmooth.errors import UnsmoothError
 from unsmooth.training.batches import Labelled, Pictures, TrainingBatches, evaluation_batches
 from unsmooth.training.order import (
+    ITEM,
     MIX,
     epoch_order,
     random_state_kept,
@@ -256,6 +257,28 @@ def test_copies_of_an_image_are_augmented_differently(kind: str) -> None:
     assert not torch.equal(first[0], first[1]) and not torch.equal(first[1], first[2])
     plain = batches(source(kind), PLAIN, repeats=3)[0].images
     assert torch.equal(plain[0], plain[1]) and torch.equal(plain[1], plain[2]) and not torch.equal(plain[2], plain[3])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_seed_epoch_and_position_are_what_augments(kind: str) -> None:
+    """The transform meets exactly the seed that its position in the epoch has, in every epoch another."""
+    met: list[float] = []
+
+    def watching(picture: Image.Image) -> Tensor:
+        met.append(random.random())
+        return torch.zeros(1)
+
+    for epoch in (0, 1):
+        batches(source(kind), watching, epoch=epoch)
+    wanted = [random.Random(seed_of(ITEM, 7, epoch, position)).random() for epoch in (0, 1) for position in range(24)]
+    assert met == wanted and len(set(met)) == 48
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_epoch_has_its_own_order(kind: str) -> None:
+    images = source(kind)
+    plain = [batches(images, PLAIN, epoch=epoch)[0].images for epoch in range(3)]
+    assert not any(torch.equal(plain[a], plain[b]) for a, b in ((0, 1), (1, 2), (0, 2)))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

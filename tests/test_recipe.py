@@ -67,7 +67,7 @@ def test_mistakes_are_named(fields, message):
 
 
 def test_recipes_that_are_not_there(tmp_path):
-    with pytest.raises(UnsmoothError, match="unknown recipe 'diet'. Did you mean 'deit'"):
+    with pytest.raises(UnsmoothError, match=r"unknown recipe 'diet'\. Did you mean 'deit'"):
         load_recipe("diet")
     with pytest.raises(UnsmoothError, match="cannot read the recipe"):
         load_recipe(tmp_path / "none.toml")
@@ -78,7 +78,11 @@ def test_recipes_that_are_not_there(tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["--lr"], "--lr needs a value"), (["lr"], "unexpected argument 'lr'"), (["--no-lr", "1"], "unknown recipe field")],
+    [
+        (["--lr"], "--lr needs a value"),
+        (["lr"], "unexpected argument 'lr'"),
+        (["--no-lr", "1"], "unknown recipe field"),
+    ],
 )
 def test_options_that_make_no_sense(words, message):
     with pytest.raises(UnsmoothError, match=message):

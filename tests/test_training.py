@@ -138,7 +138,12 @@ def test_distillation_against_numpy(kind):
 def test_a_distilled_host_trains_two_heads(tmp_path):
     spec = "deit_tiny_distilled_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=16, num_heads=2, depth=2)"
     small_run(tmp_path / "teacher", fields={"epochs": 1})
-    fields = {"distillation": "hard", "teacher": HOST, "teacher_checkpoint": str(tmp_path / "teacher" / "last"), "epochs": 1}
+    fields = {
+        "distillation": "hard",
+        "teacher": HOST,
+        "teacher_checkpoint": str(tmp_path / "teacher" / "last"),
+        "epochs": 1,
+    }
     small_run(tmp_path / "student", spec + "+attn_scale", fields)
     start, end = build(spec, 10, small(), seed=0), unsmooth.load(tmp_path / "student" / "last")
     for head in ("head", "head_dist"):
@@ -155,7 +160,8 @@ def test_the_teachers_normalisation_is_its_own():
     recipe = small(distillation="soft", teacher=HOST)
     pixels, logits = torch.rand(4, 1, 8, 8), torch.randn(4, 10)
     losses = [
-        Distillation(teacher, way, recipe, 10)((pixels - way.mean[0]) / way.std[0], logits).item() for way in (usual, other)
+        Distillation(teacher, way, recipe, 10)((pixels - way.mean[0]) / way.std[0], logits).item()
+        for way in (usual, other)
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 

@@ -1,4 +1,4 @@
-"""The main job on embedded data: a deep, narrow ViT on digits, plain and with remedies, trained, diagnosed, compared."""
+"""The main job on embedded data: a deep, narrow ViT on digits, plain and with remedies, trained and compared."""
 
 from __future__ import annotations
 

@@ -55,6 +55,8 @@ def open_splits(
     for stream in (train, held):
         if isinstance(stream, Stream) and not stream.count:
             raise uncounted(stream)
+    if classes is None and isinstance(train, Stream):
+        classes = train.limit or None
     found = _classes(train, held, classes)
     return Splits(str(source), _limited(train, found), _limited(held, found), found)
 
@@ -163,7 +165,8 @@ def _classes(train: Source, held: Source, given: int | None) -> int:
         raise UnsmoothError(f"{train.name}: labels must start at 0, and the smallest one is {found[0]}")
     classes = given or len(train.classes) or found[-1] + 1
     for images, role in ((train, "training"), (held, "validation")):
-        beyond = [label for label in _labels(images, classes) if not 0 <= label < classes]
+        readable = isinstance(images, Images) or images.found is not None
+        beyond = [label for label in _labels(images, given if readable else classes) if not 0 <= label < classes]
         if beyond:
             raise UnsmoothError(
                 f"the {role} images of {images.name} have the label {beyond[0]}, and there are {classes} classes "
@@ -184,11 +187,14 @@ def _limited(images: Source, classes: int) -> Source:
 
 
 def _labels(images: Source, known: int | None) -> list[int]:
-    """The labels that occur, in order. Those of a stream may be too far away to read: then the known ones."""
+    """The labels that occur, in order; of a stream those that are known, since to read them takes long."""
     if isinstance(images, Images):
         assert images.labels is not None
         return sorted({images.labels(i) for i in range(images.count)})
     known = known or len(images.classes)
     if not known and images.found is None:
-        raise UnsmoothError(f"{images.name} does not say how many classes it has: give their number with --classes")
+        raise UnsmoothError(
+            f"{images.name} does not say how many classes it has: write their number behind a second |, as in "
+            f"{images.name}{'' if '|' in images.name else '|'}|1000"
+        )
     return list(range(known)) if known or images.found is None else sorted(images.found())

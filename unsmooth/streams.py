@@ -49,7 +49,7 @@ def shards(wanted: DataName, root: str | None) -> Stream:
 
     assert root is not None
     split = wanted.split or "validation"
-    reader: Any = opened(wanted.text, lambda: ReaderWds(root, wanted.name, split, num_samples=wanted.count))
+    reader: Any = opened(wanted.text, lambda: ReaderWds(root, wanted.name, split, num_samples=wanted.count or None))
     paths = [os.path.join(root, name) for name in reader.split_info.filenames]
     key: str = reader.split_info.alt_label
     local = all("://" not in path and not path.startswith("pipe:") for path in paths)
@@ -70,7 +70,7 @@ def shards(wanted: DataName, root: str | None) -> Stream:
         return shuffled(_shard_examples(order, key), seed)
 
     count = reader.num_samples or (scan()[0] if local else 0)
-    return Stream(wanted.text, count, examples, found=(lambda: scan()[1]) if local else None)
+    return Stream(wanted.text, count, examples, limit=wanted.classes, found=(lambda: scan()[1]) if local else None)
 
 
 def _shard_labels(path: str, key: str) -> Iterator[int]:
@@ -143,7 +143,7 @@ def hugging_face(wanted: DataName, root: str | None) -> Stream:
             yield Example(partial(hf_picture, found), -1 if label is None else int(batch[label][0]), name)
 
     count = wanted.count or (said.num_examples if said else 0) or 0
-    return Stream(wanted.text, count, examples, classes, labelled=label is not None)
+    return Stream(wanted.text, count, examples, classes, label is not None, wanted.classes)
 
 
 def tensorflow(wanted: DataName, root: str | None) -> Stream:
@@ -169,14 +169,13 @@ def tensorflow(wanted: DataName, root: str | None) -> Stream:
                 yield Example(partial(read_picture, row["image"]), int(row["label"]), name)
 
     classes = tuple(getattr(features["label"], "names", ()) or ())
-    return Stream(wanted.text, wanted.count or split.num_examples, lambda seed: shuffled(rows(seed), seed), classes)
+    return Stream(wanted.text, wanted.count or split.num_examples, lambda seed: shuffled(rows(seed), seed), classes,
+                  limit=wanted.classes)  # fmt: skip
 
 
 def _records(path: Any) -> Iterator[bytes]:
     """The records of a TFRecord file: each has its length before it, and checksums behind both."""
-    from etils import epath
-
-    with epath.Path(path).open("rb") as file:
+    with open(path, "rb") as file:
         while header := file.read(12):
             length = int.from_bytes(header[:8], "little")
             record = file.read(length)

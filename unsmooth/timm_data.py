@@ -34,13 +34,14 @@ Opened = TypeVar("Opened")
 
 @dataclass(frozen=True)
 class DataName:
-    """A data string, taken apart: hfids/imagenet-1k@train|1281167."""
+    """A data string, taken apart: hfids/imagenet-1k@train|1281167|1000."""
 
     text: str
     prefix: str
     name: str
     split: str  # "": not given
-    count: int | None
+    count: int  # of images; 0: not given
+    classes: int  # the same
 
 
 def open_timm(text: str, root: str | Path | None = None) -> Source:
@@ -61,12 +62,15 @@ def open_timm(text: str, root: str | Path | None = None) -> Source:
 
 
 def parse_name(text: str) -> DataName:
-    rest, given, number = text.partition("|")
+    rest, *numbers = text.split("|")
+    if len(numbers) > 2 or not all(number == "" or number.isdecimal() for number in numbers):
+        raise UnsmoothError(
+            f"{text}: behind | stand the numbers of images and of classes, NAME|50000|1000 or NAME||1000"
+        )
+    count, classes = [int(number or 0) for number in (*numbers, "", "")[:2]]
     prefix, _, rest = rest.partition("/")
     name, _, split = rest.partition("@")
-    if given and not (number.isdecimal() and int(number)):
-        raise UnsmoothError(f"{text}: behind | stands the number of images, not {number!r}")
-    return DataName(text, prefix, name, split, int(number) if given else None)
+    return DataName(text, prefix, name, split, count, classes)
 
 
 def opened(text: str, build: Callable[[], Opened]) -> Opened:

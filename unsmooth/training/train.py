@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import platform
 import re
 import time
 from collections.abc import Mapping
@@ -11,11 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import timm
 import torch
 from torch import Tensor, nn
 
-import unsmooth
 from unsmooth.anatomy import Anatomy
 from unsmooth.data import first_usable
 from unsmooth.diagnosis import write
@@ -31,6 +28,7 @@ from unsmooth.training.folder import RESULT, SCORES, RunFolder
 from unsmooth.training.losses import Distillation
 from unsmooth.training.processes import Processes, join_processes
 from unsmooth.training.recipe import Recipe, load_recipe
+from unsmooth.training.settings import check_budget, check_shares, settings_of
 from unsmooth.training.signals import Wish, stop_politely
 from unsmooth.training.trainer import LossNotFinite, Trainer
 from unsmooth.training.watch import first_broken, follow
@@ -89,14 +87,14 @@ def train(
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
     splits = some_of(open_splits(data, val_data, data_dir), chosen.train_images, chosen.val_images)
     folder = RunFolder(Path(out) if out is not None else default_folder(spec, data, seed))
-    settings = _settings(spec, splits, val_data, chosen, seed, checkpoint, pretrained, command)
+    settings = settings_of(spec, splits, val_data, chosen, seed, checkpoint, pretrained, command)
     folder.check(settings)
-    _check_budget(splits, chosen)
+    check_budget(splits, chosen)
     done = folder.result()
     if done is not None:
         return done
     processes = join_processes(device)
-    _check_shares(chosen, processes)
+    check_shares(chosen, processes)
     try:
         run = _Run(spec, splits, chosen, seed, checkpoint, pretrained, processes, workers, strict_data, folder)
         with stop_politely() as wish:
@@ -324,38 +322,3 @@ def _write_scores(path: Path, scores: Scores) -> None:
     file = io.BytesIO()
     np.savez_compressed(file, places=scores.places, correct=scores.correct)
     write(path, file.getvalue())
-
-
-def _settings(
-    spec: str,
-    splits: Splits,
-    val_data: str | Path | None,
-    recipe: Recipe,
-    seed: int,
-    checkpoint: str | Path | None,
-    pretrained: bool,
-    command: str,
-) -> dict[str, Any]:
-    return {
-        "spec": spec, "data": splits.name, "val_data": None if val_data is None else str(val_data),
-        "images": {"train": splits.train.count, "val": splits.val.count, "classes": splits.classes},
-        "seed": seed, "checkpoint": None if checkpoint is None else str(checkpoint), "pretrained": pretrained,
-        "recipe": recipe.to_json(), "command": command, "threads": torch.get_num_threads(),
-        "versions": {"unsmooth": unsmooth.__version__, "torch": torch.__version__, "timm": timm.__version__,
-                     "python": platform.python_version()},
-    }  # fmt: skip
-
-
-def _check_budget(splits: Splits, recipe: Recipe) -> None:
-    if splits.train.count < recipe.batch_size:
-        raise UnsmoothError(
-            f"{splits.name} has {splits.train.count} training images, less than one batch of {recipe.batch_size}; "
-            f"try --batch-size {max(1, splits.train.count // 8)}"
-        )
-
-
-def _check_shares(recipe: Recipe, processes: Processes) -> None:
-    size, world = recipe.batch_size, processes.world
-    if size % world or (recipe.mixes and (size // world) % 2):
-        even = "an even number of images each" if recipe.mixes else "equal shares"
-        raise UnsmoothError(f"batch_size {size} does not give {world} processes {even}; choose another batch_size")

@@ -1,0 +1,85 @@
+"""What `unsmooth train` costs beside a bare PyTorch loop with the same model, data and loader, and what vitals add.
+
+Both train in turn in one process, epoch by epoch, on noise pictures of the host's size; the ratio is of one round.
+Goals: at least 0.97 of the bare loop's images per second, and vitals under 3 % of a run.
+
+    python benchmarks/training.py
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+from unsmooth.data import of_array
+from unsmooth.planning import anatomy_of
+from unsmooth.training.assembly import build
+from unsmooth.training.batches import Pictures, TrainingBatches
+from unsmooth.training.processes import Processes
+from unsmooth.training.recipe import load_recipe
+from unsmooth.training.trainer import Trainer, make_optimizer
+from unsmooth.training.watch import follow
+from unsmooth.transforms import preprocessing
+
+HOSTS = {
+    "ViT of 12 blocks, 192 channels, 64 pixels": "vit_tiny_patch16_224(img_size=64, patch_size=8)",
+    "ViT of 12 blocks, 64 channels, 32 pixels": "vit_tiny_patch16_224(img_size=32, patch_size=4, embed_dim=64)",
+}
+IMAGES, BATCH, ROUNDS = 256, 32, 7
+REAL = 50_000  # training images of a run that the cost of vitals is stated for
+
+
+def bare(model: nn.Module, optimizer: torch.optim.Optimizer, loader: TrainingBatches, epoch: int) -> None:
+    criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+    model.train()
+    for batch in loader.from_step(epoch, 0):
+        loss = criterion(model(batch.images), batch.labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def compare(name: str, spec: str) -> None:
+    recipe = load_recipe("small", {"batch_size": BATCH, "epochs": ROUNDS + 1})
+    model = build(spec + "+attn_scale", 10, recipe, 0)
+    wanted = preprocessing(model)
+    chance = np.random.default_rng(0)
+    pictures = chance.integers(0, 256, (IMAGES, *wanted.size[1:], 3), dtype=np.uint8)
+    images = of_array(pictures, "noise", chance.integers(0, 10, IMAGES))
+    transform = wanted.training(scale=recipe.crop_scale, color_jitter=None)
+    loader = TrainingBatches(Pictures(images, transform, 3), BATCH, 0)
+    other = copy.deepcopy(model)
+    trainer = Trainer(model, recipe, loader, 10, 0, Processes())
+    optimizer = make_optimizer(other, recipe)
+    ratios, shares = [], []
+    anatomy, looked_at = anatomy_of(model), torch.randn(recipe.vitals_images, *wanted.size)
+    for turn in range(ROUNDS + 1):
+        begun = time.perf_counter()
+        bare(other, optimizer, loader, turn)
+        middle = time.perf_counter()
+        trainer.run_epoch(lambda step, agree: True)
+        trainer.next_epoch()
+        end = time.perf_counter()
+        follow(model, anatomy, looked_at, recipe.vitals)
+        watched = time.perf_counter() - end
+        if turn:  # the first is a warm-up
+            ratios.append((middle - begun) / (end - middle))
+            shares.append(watched / (end - middle))
+    low, middle_ratio, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+    look = statistics.median(shares)
+    # An epoch of a real run is longer than this one, and vitals are looked at in one of `vitals_every`.
+    share = look * IMAGES / REAL / recipe.vitals_every
+    print(f"{name}: {middle_ratio:.3f} ({low:.3f}–{high:.3f}) of the bare loop's images per second")
+    print(f"  a look at the vitals takes as long as {look * IMAGES:.0f} images of training: {share:.2%} of a run on "
+          f"{REAL:,} with a look every {recipe.vitals_every} epochs")  # fmt: skip
+
+
+if __name__ == "__main__":
+    for title, host in HOSTS.items():
+        compare(title, host)
