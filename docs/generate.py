@@ -3,6 +3,8 @@
 docs/remedies.md    every remedy, from the registry
 docs/vitals.md      every vital, from the registry
 docs/verdict.md     how a verdict is reached: thresholds and candidates, from their tables
+docs/trials.md      the recorded trials, from results/*.json
+docs/recipes.md     every recipe, field by field
 docs/hosts.md       hosts × remedies, by running every pair: applied, run, removed, folded
 """
 
@@ -18,6 +20,7 @@ import torch
 from torch import nn
 
 import unsmooth
+from docs.training_pages import NOTE, recipes_page, trials_page
 from unsmooth import prescriptions, remedies, thresholds, verdict, vitals
 from unsmooth.findings import RULES
 from unsmooth.hosts import example_input, run
@@ -26,7 +29,6 @@ from unsmooth.trace import first_tensor
 from unsmooth.vitals.base import FAMILIES
 
 HERE = Path(__file__).parent
-NOTE = "<!-- written by `make docs`; edit docs/generate.py instead -->\n"
 
 HOSTS = {
     "DeiT": "deit_tiny_patch16_224(depth=2)",
@@ -189,6 +191,8 @@ def verdict_page() -> str:
 
 def main() -> None:
     warnings.simplefilter("ignore")
+    (HERE / "trials.md").write_text(trials_page())
+    (HERE / "recipes.md").write_text(recipes_page())
     (HERE / "remedies.md").write_text(remedies_page())
     (HERE / "vitals.md").write_text(vitals_page())
     (HERE / "verdict.md").write_text(verdict_page())

@@ -102,6 +102,7 @@ def diagnose(
     images: str = typer.Option(
         None, metavar="FOLDER|DATASET|FILE.npz", help="images; without: photographs that come along"
     ),
+    data_dir: Path = typer.Option(None, metavar="DIR", help="where timm looks for the files of a data set"),
     out: Path = typer.Option(None, metavar="DIR", help="write report and JSON there"),
     json: bool = typer.Option(False, "--json", help="print JSON instead of a table"),
     vitals: str = typer.Option("default", help="names with commas, or default, or all: see unsmooth list vitals"),
@@ -129,6 +130,7 @@ def diagnose(
                     vitals,
                     blocks,
                     checkpoint=checkpoint[i] if checkpoint else None,
+                    data_dir=data_dir,
                     prefix=prefix,
                     limit=limit,
                     batch_size=batch_size,

@@ -45,6 +45,7 @@ def diagnose(
     blocks: str | None = None,
     *,
     checkpoint: str | Path | None = None,
+    data_dir: str | Path | None = None,
     prefix: bool = True,
     batch_size: int | None = None,
     limit: int | None = LIMIT,
@@ -57,6 +58,7 @@ def diagnose(
 
     `model`: a model, a spec, or a folder written by `save`. `images`: a folder, an .npz file, a data set of timm, a
     tensor (floats as the host takes them, or uint8), a loader, or None for photographs that come with scikit-learn.
+    `data_dir` is where timm looks for the files of a data set.
     `vitals`: names, "default" or "all". `blocks`: "6:", "0,3" or "-1". `prefix=False` leaves class and register
     tokens out of token vitals. `limit`: how many images at most. `reference=False` saves the look at the same
     architecture at random start. `example` is one input for a host that an image of noise does not suit. `progress` is
@@ -70,7 +72,7 @@ def diagnose(
         raise UnsmoothError(f"limit must be at least 1, not {limit}")
     anatomy = anatomy_of(model, example)
     at = None if blocks is None else select_blocks(blocks, len(anatomy.blocks))
-    source = feed(model, images, batch_size or _batch_size(anatomy), limit)
+    source = feed(model, images, batch_size or _batch_size(anatomy), limit, data_dir)
     begun = time.time()
     twin = random_twin(model) if reference else None
     count = _Count(source.count, twin is not None, progress)

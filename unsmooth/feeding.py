@@ -65,12 +65,14 @@ class Feed:
         return (pixels[:3] if len(pixels) >= 3 else pixels[:1].expand(3, -1, -1)).permute(1, 2, 0)
 
 
-def feed(model: nn.Module, source: Source, batch_size: int, limit: int | None = LIMIT) -> Feed:
+def feed(
+    model: nn.Module, source: Source, batch_size: int, limit: int | None = LIMIT, root: str | Path | None = None
+) -> Feed:
     """Batches of `source` for a host.
 
     A name (see `unsmooth.data`) or an array of uint8 is read, resized and normalised as the host's own settings say. A
     tensor of floats, and what a loader yields (tensors, pairs with labels, dicts with `pixel_values`), is taken as it
-    is.
+    is. `root` is where timm looks for the files of a data set.
     """
     if batch_size < 1 or (limit is not None and limit < 1):
         raise UnsmoothError(f"batch size and limit must be at least 1, not {batch_size} and {limit}")
@@ -78,7 +80,7 @@ def feed(model: nn.Module, source: Source, batch_size: int, limit: int | None = 
     if source is None:
         source = "digits" if size[1] <= SMALL else "photographs"
     if isinstance(source, str | Path):
-        return _of_pictures(model, open_images(source), size, batch_size, limit)
+        return _of_pictures(model, open_images(source, root), size, batch_size, limit)
     if isinstance(source, np.ndarray) or (isinstance(source, Tensor) and source.dtype == torch.uint8):
         if isinstance(source, Tensor):
             source = (source.movedim(1, -1) if source.ndim == 4 else source).cpu().numpy()

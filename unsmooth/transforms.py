@@ -46,10 +46,25 @@ class Preprocessing:
         """timm's transform for training; `augmentation` is what `timm.data.create_transform` takes."""
         from timm import data
 
-        return data.create_transform(
+        pipeline = data.create_transform(
             input_size=self.size, is_training=True, mean=self.mean, std=self.std,
             interpolation=self.interpolation, **augmentation,
         )  # fmt: skip
+        for step in pipeline.transforms:
+            policies = [op for policy in getattr(step, "policy", ()) for op in policy]
+            for op in (*getattr(step, "ops", ()), *policies):
+                if op.name.startswith("Posterize"):
+                    op.aug_fn = posterize
+        return pipeline
+
+
+def posterize(picture: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
+    """timm's, which may ask for 0 bits: black, where newer versions of Pillow raise."""
+    from timm.data import auto_augment
+
+    if bits_to_keep < 1:
+        return Image.new(picture.mode, picture.size)
+    return auto_augment.posterize(picture, bits_to_keep)
 
 
 def preprocessing(model: nn.Module, side: int = 0) -> Preprocessing:
