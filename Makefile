@@ -34,9 +34,10 @@ format: .venv/ready  ## let ruff rewrite the files
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/ready  ## measure cost: remedies against the plain host, a diagnosis against a forward pass
+bench: .venv/ready  ## measure cost: remedies, a diagnosis and training, against the plain host, a forward pass, a bare loop
 	$(BIN)/python benchmarks/remedies.py
 	$(BIN)/python benchmarks/vitals.py
+	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/adder_ops.py
 
 docs: .venv/ready  ## run every pair of host and remedy, and write the generated docs

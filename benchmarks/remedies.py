@@ -29,7 +29,7 @@ import unsmooth
 
 ARMS = [
     "attn_scale", "feat_scale", "context_broadcast", "context_broadcast(kind=scaled)", "augmented_shortcut",
-    "token_graying", "token_graying(transform=svd)", "l2_attention", "logistic_attention", "no_skip",
+    "token_graying", "token_graying(transform=svd)", "l2_attention", "logistic_attention", "no_skip", "diverse_patch",
     "adder_attention", "adder",
 ]  # fmt: skip
 TARGETS = {"attn_scale": 0.97, "feat_scale": 0.97, "context_broadcast": 0.98, "augmented_shortcut": 0.80,
@@ -77,7 +77,9 @@ def training(model: nn.Module, images: torch.Tensor) -> Callable[[], None]:
     labels = torch.zeros(len(images), dtype=torch.long)
 
     def job() -> None:
-        nn.functional.cross_entropy(model(images), labels).backward()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        extra = unsmooth.auxiliary_loss(model)
+        (loss if extra is None else loss + extra).backward()
         model.zero_grad(set_to_none=True)
 
     return job

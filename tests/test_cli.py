@@ -11,8 +11,9 @@ import pytest
 
 import unsmooth
 from tests.small_hosts import CONVMIXER, HOSTS, host
-from unsmooth import cli
+from unsmooth import cli, demo
 from unsmooth.errors import LISTED, unknown
+from unsmooth.trial import measuring
 from unsmooth.words import spans
 
 WIDTH = 80
@@ -176,13 +177,18 @@ def test_it_runs_as_a_script() -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
-def test_the_demo_undoes_every_remedy(capsys: pytest.CaptureFixture[str]) -> None:
-    out = printed(capsys, "demo")
-    for key in unsmooth.list_remedies():
-        cells = row(out, key)
-        assert len(cells) == 7
-        assert cells[-1] == "0", "undone, to the bit"
+def test_the_demo_trains_diagnoses_and_compares(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The demo itself, shortened: one seed of two arms, one epoch of few digits."""
+    few = {"epochs": 1, "train_images": 128, "val_images": 40, "vitals_every": 0}
+    for name, value in {"ARMS": ("", "+attn_scale"), "SEEDS": 1, "BUDGET": few}.items():
+        monkeypatch.setattr(demo, name, value)
+    monkeypatch.setattr(measuring, "ROUNDS", 1)
+    out = printed(capsys, "demo", "--out", str(tmp_path / "trial"), "--jobs", "1")
+    assert row(out, "attn_scale")[-2].startswith(("0.", "1."))
+    assert "One seed" in (tmp_path / "trial" / "report.html").read_text()
+    assert "plain: " in out and "The report: " in out
 
 
 def test_blocks_are_written_as_spans() -> None:

@@ -14,6 +14,7 @@ CANDIDATES: dict[str, list[tuple[str, str]]] = {
         ("feat_scale", "gains on mean token and rest let each block weigh them anew"),
         ("augmented_shortcut(start=identity)", "more paths around attention carry what differs between tokens"),
         ("token_graying", "better conditioned patch tokens reach the first block"),
+        ("diverse_patch", "a term of the training loss against similar patch tokens; nothing at inference"),
     ],
     "uniform_attention": [
         ("attn_scale", "a gain on all of the map but its mean sharpens it"),

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from unsmooth.auxiliary import auxiliary_loss
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.outputs import autocast, device_of, forward
 from unsmooth.hosts import image_size
@@ -137,6 +138,8 @@ def _training_step(model: nn.Module, images: Tensor, amp: str) -> Callable[[], A
     def step() -> None:
         with autocast(amp, device):
             loss = F.cross_entropy(forward(trained, images).float(), labels)
+            extra = auxiliary_loss(trained)
+            loss = loss if extra is None else loss + extra
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
