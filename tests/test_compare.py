@@ -14,6 +14,7 @@ import unsmooth
 from tests.runs import HOST, SMALL, ended, in_child, small_run
 from unsmooth import UnsmoothError
 from unsmooth.training.recipe import load_recipe
+from unsmooth.training.train import Interrupted
 from unsmooth.trial.arms import arms_of
 from unsmooth.trial.statistics import paired_difference
 from unsmooth.trial.trial import Trial
@@ -121,7 +122,7 @@ def test_ctrl_c_keeps_what_was_done(tmp_path):
             os.kill(os.getpid(), signal.SIGINT)
 
     def work():
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Interrupted):
             small_trial(tmp_path, specs=SPECS[:2], told=told)
 
     assert ended(in_child(work)) == 0

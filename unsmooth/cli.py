@@ -29,8 +29,9 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.feeding import LIMIT
 from unsmooth.publish import check_target, write_report
 from unsmooth.tables import as_rich
-from unsmooth.terminal import command_line, progress_bar, remember
+from unsmooth.terminal import command_line, progress_bar, remember, say
 from unsmooth.training.recipe import Recipe, list_recipes, load_recipe
+from unsmooth.training.train import Interrupted
 
 app = typer.Typer(
     help="Vision transformers whose tokens collapse: what helps, on the model you already have.",
@@ -147,7 +148,7 @@ def diagnose(
                 console.print(piece, highlight=False)
     if out is not None:
         for path in write_report(found, out, format):
-            print(f"wrote {path}", file=sys.stderr)  # noqa: T201
+            say(f"wrote {path}")
 
 
 @app.command()
@@ -201,15 +202,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     remember(given)
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)  # noqa: T201
+        warnings.showwarning = lambda message, *_, **__: say(f"note: {message}")
         try:
             return app(args=given, prog_name="unsmooth", standalone_mode=False) or 0
+        except Interrupted as error:
+            say(f"unsmooth: {error}")
+            return 130
         except UnsmoothError as error:
             mistake = str(error)
         except KeyboardInterrupt:
-            print("unsmooth: stopped", file=sys.stderr)  # noqa: T201
+            say("unsmooth: stopped")
             return 130
         except _UsageError as error:
             mistake = f"{error.format_message().rstrip('.')}; try: unsmooth --help"  # type: ignore[attr-defined]
-    print(f"unsmooth: {mistake}", file=sys.stderr)  # noqa: T201
+    say(f"unsmooth: {mistake}")
     return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -44,8 +45,8 @@ def train(
             device=device, strict_data=strict_data, save_every=save_every, observer=Watching(bars, spec),
             command=command_line(),
         )  # fmt: skip
-    if not result:
-        return  # the first process speaks
+    if os.environ.get("RANK", "0") != "0":
+        return  # of several processes, the first one speaks
     top5 = "" if result["top5"] is None else f", top-5 {100 * result['top5']:.2f} %"
     best, skipped = result["best"], sum(map(len, result["skipped"].values()))
     console = Console()

@@ -23,6 +23,7 @@ from unsmooth.splits import Splits, open_splits, some_of
 from unsmooth.storage import save
 from unsmooth.training.assembly import build, build_teacher, check_patches
 from unsmooth.training.batches import Pictures, TrainingBatches, evaluation_batches
+from unsmooth.training.board import Board
 from unsmooth.training.checkpoint import read_state, write_state
 from unsmooth.training.folder import RESULT, SCORES, RunFolder
 from unsmooth.training.losses import Distillation
@@ -151,17 +152,23 @@ class _Run:
         self.seconds, self.vitals_seconds = 0.0, 0.0
 
     def go(self, wish: Wish, save_every: float, observer: Observer) -> dict[str, Any]:
-        trainer, recipe = self.trainer, self.recipe
         self._take_up()
-        board = _Board(self.folder.path / "tensorboard", trainer.epoch) if self.processes.primary else None
+        if not self.processes.primary:
+            self._epochs(wish, save_every, Silent(), None)
+        else:
+            observer.begin(self.recipe.epochs, self.trainer.batches.steps, self.trainer.epoch)
+            with Board(self.folder.path / "tensorboard", self.trainer.epoch) as board:
+                self._epochs(wish, save_every, observer, board)
+        return self._finish()
+
+    def _epochs(self, wish: Wish, save_every: float, observer: Observer, board: Board | None) -> None:
+        """Train to the end, or until somebody asks to stop. `observer` and `board` are the first process's."""
+        trainer, recipe = self.trainer, self.recipe
         saved = self.clock = time.monotonic()
-        if self.processes.primary:
-            observer.begin(recipe.epochs, trainer.batches.steps, trainer.epoch)
 
         def between(step: int, agree: bool) -> bool:
             nonlocal saved
-            if self.processes.primary:
-                observer.step(trainer.epoch, step)
+            observer.step(trainer.epoch, step)
             if not agree:
                 return True
             stop = self.processes.any(wish.stop)
@@ -177,22 +184,21 @@ class _Run:
             except LossNotFinite as error:
                 raise self._explained(error) from None
             if not whole:
-                raise Interrupted(f"stopped and saved in {self.folder.path}: the same command goes on from there")
+                raise Interrupted(self._stopped())
             line = self._line()
             trainer.next_epoch()
-            if self.processes.primary:
+            if board is not None:
                 self._keep_best(line)
                 self.folder.add_metrics(line)
-                observer.epoch(line)
-                if board is not None:
-                    board.add(line)
+                board.add(line)
+            observer.epoch(line)
             self._put_down()
             saved = time.monotonic()
             if self.processes.any(wish.stop) and trainer.epoch < recipe.epochs:
-                raise Interrupted(f"stopped and saved in {self.folder.path}: the same command goes on from there")
-        if board is not None:
-            board.close()
-        return self._finish()
+                raise Interrupted(self._stopped())
+
+    def _stopped(self) -> str:
+        return f"stopped and saved in {self.folder.path}: the same command goes on from there"
 
     def _take_up(self) -> None:
         """Go on from the checkpoint if there is one."""
@@ -278,28 +284,6 @@ class _Run:
             return first_broken(model, self.anatomy or anatomy_of(model), images)
         except UnsmoothError as reason:  # a host without blocks that we know
             return f"which block went first is unknown ({reason})"
-
-
-class _Board:
-    """The metrics for TensorBoard."""
-
-    def __init__(self, path: Path, epoch: int) -> None:
-        from tensorboardX import SummaryWriter
-
-        self.writer = SummaryWriter(str(path), purge_step=epoch + 1 if epoch else None)
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        for name in ("lr", "train_loss", "val_loss", "val_top1", "val_top5"):
-            if line.get(name) is not None:
-                self.writer.add_scalar(name, line[name], line["epoch"])
-        for vital, values in line.get("vitals", {}).items():
-            for block, value in enumerate(values):
-                if value is not None:
-                    self.writer.add_scalar(f"{vital}/block {block}", value, line["epoch"])
-        self.writer.flush()
-
-    def close(self) -> None:
-        self.writer.close()
 
 
 def _augmentation(recipe: Recipe) -> dict[str, Any]:

@@ -1,0 +1,35 @@
+"""The metrics of a run for TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tensorboardX import SummaryWriter
+
+SCALARS = ("lr", "train_loss", "val_loss", "val_top1", "val_top5")
+
+
+class Board:
+    """Writes a line of metrics as scalars; the steps behind `epoch` come again and replace what was there."""
+
+    def __init__(self, path: Path, epoch: int) -> None:
+        self.writer = SummaryWriter(str(path), purge_step=epoch + 1 if epoch else None)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        for name in SCALARS:
+            if line.get(name) is not None:
+                self.writer.add_scalar(name, line[name], line["epoch"])
+        for vital, values in line.get("vitals", {}).items():
+            for block, value in enumerate(values):
+                if value is not None:
+                    self.writer.add_scalar(f"{vital}/block {block}", value, line["epoch"])
+        self.writer.flush()
+
+    def __enter__(self) -> Board:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.writer.close()
