@@ -100,7 +100,8 @@ def test_a_failed_run_is_told_and_left_out(tmp_path, monkeypatch):
     assert arm["top1"]["runs"][1] is None and arm["top1"]["mean"] == arm["top1"]["runs"][0]
     assert "block 1 went first" in arm["runs"][1]["failed"]
     assert arm["difference"]["by_seed"][1] is None and arm["difference"]["by_seed"][0] is not None
-    assert any("seed 1 failed" in line for line in found.data["verdict"]["lines"])
+    assert any("1 of 2 runs failed (seed 1)" in line for line in found.data["verdict"]["lines"])
+    assert "did not finish with every seed" in found.verdict and "better" not in found.verdict
     assert "seed 1" in (tmp_path / "report.html").read_text()
 
 
@@ -153,6 +154,7 @@ def test_names_are_as_short_as_they_can_be():
         ({"seeds": 0}, "at least 1"),
         ({"jobs": 0}, "at least 1"),
         ({"confidence": 1.0}, "confidence must be"),
+        ({"vitals": "bogus"}, "unknown vital"),
         ({"overrides": {**FIELDS, "train_images": 16}}, "less than one batch of 32"),
     ],
 )

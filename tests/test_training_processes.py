@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from tests.runs import HOST, SMALL, ended, in_child, small_run
 from unsmooth import UnsmoothError
+from unsmooth.training.folder import RunFolder
 from unsmooth.training.processes import join_processes
 
 MIXED = {**SMALL, "mixup": 0.8, "cutmix": 1.0, "erasing": 0.5, "repeated_augmentation": 3, "ema": 0.9, "accumulate": 2}
@@ -74,6 +75,26 @@ def test_torchrun_gives_the_losses_of_one(tmp_path):
 def test_shares_must_be_equal(tmp_path):
     assert together(tmp_path, 2, fields={"batch_size": 33}) == [1, 1]
     assert not any(tmp_path.iterdir())
+
+
+DINO = (
+    "hf:dinov2(image_size=8, patch_size=2, num_channels=1, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)"
+)
+
+
+@pytest.mark.parametrize("spec", [DINO, HOST + "+adder"])
+def test_parameters_that_the_loss_leaves_out_are_no_trouble(tmp_path, spec):
+    assert together(tmp_path, 2, spec, {"epochs": 1}) == [0, 0]
+
+
+def test_one_that_cannot_write_stops_all(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert together(tmp_path / "file" / "run", 2) == [1, 1]
+
+
+def test_processes_must_share_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(RunFolder, "done", property(lambda self: os.environ.get("RANK") == "1"))
+    assert together(tmp_path, 2) == [1, 1]
 
 
 def test_a_port_in_use_is_one_line(monkeypatch):

@@ -140,6 +140,21 @@ def test_a_loss_that_is_not_finite_names_the_block_and_keeps_the_state(tmp_path,
     assert (tmp_path / "state.safetensors").read_bytes() == good
 
 
+def test_a_gradient_that_is_not_finite_names_the_block_it_was_born_in(tmp_path, monkeypatch):
+    from unsmooth.training import trainer
+
+    build = trainer.make_optimizer
+
+    def poisoned(model, recipe):
+        model.blocks[1].mlp.fc2.register_full_backward_hook(lambda m, grads, out: (grads[0] * float("nan"),))
+        return build(model, recipe)
+
+    monkeypatch.setattr(trainer, "make_optimizer", poisoned)
+    for clip in (0.0, 1.0):
+        with pytest.raises(Diverged, match=r"the gradient is not finite at step 1 of epoch 1: block 1 went first"):
+            small_run(tmp_path / str(clip), fields={"clip_grad": clip})
+
+
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
     from unsmooth.training import trainer
 
@@ -155,6 +170,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
     with pytest.raises(Diverged, match="block 0 went first, in its attention branch; no state was saved yet"):
         small_run(tmp_path)
     assert not (tmp_path / "state.safetensors").exists()
+    assert not (tmp_path / "best").exists() and not (tmp_path / "metrics.jsonl").read_text()
 
 
 def test_another_recipe_is_shown_not_mixed_in(tmp_path):
@@ -175,11 +191,15 @@ def test_a_run_that_is_done_gives_its_result_at_once(tmp_path, monkeypatch):
     assert small_run(tmp_path) == first == json.loads((tmp_path / "result.json").read_text())
 
 
-def test_two_processes_cannot_have_one_folder(tmp_path):
+@pytest.mark.parametrize("workers", [0, 1])
+def test_two_processes_cannot_have_one_folder(tmp_path, workers):
+    def other():
+        with pytest.raises(UnsmoothError, match="another process is training in"):
+            small_run(tmp_path)
+
     class Second:
         def begin(self, epochs, steps, epoch):
-            with pytest.raises(UnsmoothError, match="another process is training in"):
-                small_run(tmp_path)
+            assert ended(in_child(other)) == 0
 
         def step(self, epoch, step):
             pass
@@ -187,7 +207,18 @@ def test_two_processes_cannot_have_one_folder(tmp_path):
         def epoch(self, line):
             pass
 
-    small_run(tmp_path, observer=Second())
+    small_run(tmp_path, observer=Second(), workers=workers)
+
+
+def test_processes_that_read_images_do_not_keep_the_folder(tmp_path):
+    """After a kill, a process that reads images may live on for seconds; the same command must not have to wait."""
+    child = in_child(lambda: small_run(tmp_path, fields={"epochs": 500}, workers=2))
+    while not (tmp_path / "state.safetensors").exists():
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    ended(child)
+    with pytest.raises(Interrupted):
+        small_run(tmp_path, fields={"epochs": 500}, observer=_StopAt(trainer_state(tmp_path)["epoch"], 2))
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -206,7 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return app(args=given, prog_name="unsmooth", standalone_mode=False) or 0
         except Interrupted as error:
-            say(f"unsmooth: {error}")
+            if os.environ.get("RANK", "0") == "0":  # of several processes, the first one speaks
+                say(f"unsmooth: {error}")
             return 130
         except UnsmoothError as error:
             mistake = str(error)

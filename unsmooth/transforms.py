@@ -46,10 +46,14 @@ class Preprocessing:
         """timm's transform for training; `augmentation` is what `timm.data.create_transform` takes."""
         from timm import data
 
-        pipeline = data.create_transform(
-            input_size=self.size, is_training=True, mean=self.mean, std=self.std,
-            interpolation=self.interpolation, **augmentation,
-        )  # fmt: skip
+        try:
+            pipeline = data.create_transform(
+                input_size=self.size, is_training=True, mean=self.mean, std=self.std,
+                interpolation=self.interpolation, **augmentation,
+            )  # fmt: skip
+        except (AssertionError, KeyError, ValueError) as error:
+            policy = augmentation.get("auto_augment")
+            raise UnsmoothError(f"timm cannot augment by {policy!r}: {error or type(error).__name__}") from error
         for step in pipeline.transforms:
             policies = [op for policy in getattr(step, "policy", ()) for op in policy]
             for op in (*getattr(step, "ops", ()), *policies):

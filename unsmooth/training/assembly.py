@@ -28,6 +28,12 @@ WORDS: dict[str, dict[str, tuple[str, ...]]] = {
     "torchvision": {"classes": ("num_classes",), "dropout": ("dropout",), "drop_path": ("stochastic_depth_prob",)},
 }  # fmt: skip
 
+# Tokens and positions, which timm's hosts ask not to decay and those of other libraries do not speak of.
+POSITIONS = (
+    "class_token", "cls_token", "dist_token", "distillation_token", "mask_token", "pos_embed", "pos_embedding",
+    "position_embeddings", "reg_token", "register_tokens",
+)  # fmt: skip
+
 
 def build(
     spec: str,
@@ -69,8 +75,9 @@ def build_teacher(recipe: Recipe, classes: int) -> nn.Module | None:
 def without_decay(model: nn.Module) -> set[str]:
     """Parameters that never decay beside those that timm leaves out by itself: the host's own wish, and remedies'."""
     wish: Iterable[str] = getattr(model, "no_weight_decay", lambda: ())()
-    ours = (name for name, _ in model.named_parameters() if any(step.startswith(PREFIX) for step in name.split(".")))
-    return {*wish, *ours}
+    steps = {name: name.split(".") for name, _ in model.named_parameters()}
+    ours = (name for name, path in steps.items() if any(step.startswith(PREFIX) for step in path))
+    return {*wish, *ours, *(name for name, path in steps.items() if path[-1] in POSITIONS)}
 
 
 def check_classes(model_classes: int, classes: int, spec: str, data: str) -> None:

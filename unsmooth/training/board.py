@@ -15,10 +15,14 @@ SCALARS = ("lr", "train_loss", "val_loss", "val_top1", "val_top5")
 class Board:
     """Writes a line of metrics as scalars; the steps behind `epoch` come again and replace what was there."""
 
-    def __init__(self, path: Path, epoch: int) -> None:
-        self.writer = SummaryWriter(str(path), purge_step=epoch + 1 if epoch else None)
+    def __init__(self, path: Path, epoch: int, resumed: bool) -> None:
+        self.writer = SummaryWriter(str(path), purge_step=epoch + 1 if resumed else None)
 
     def add(self, line: Mapping[str, Any]) -> None:
+        """Write a line. metrics.jsonl has it too, so a writer that died of a full disk is no reason to stop."""
+        thread = getattr(self.writer.file_writer.event_writer, "_worker", None)
+        if thread is not None and not thread.is_alive():
+            return
         for name in SCALARS:
             if line.get(name) is not None:
                 self.writer.add_scalar(name, line[name], line["epoch"])

@@ -71,7 +71,8 @@ class RunFolder:
         except OSError as error:
             raise UnsmoothError(f"cannot write to {self.path}: {error.strerror}") from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Not flock: processes that read images would inherit that and keep it a while after a kill.
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self.end()
             raise UnsmoothError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +31,25 @@ class Processes:
             dist.all_reduce(values)
         return values
 
-    def any(self, flag: bool) -> bool:
-        return bool(self.total(torch.tensor([float(flag)], device=self.device)).item())
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        """Which of the flags are up in any process."""
+        if self.world == 1:
+            return flags
+        return tuple(self.total(torch.tensor([float(flag) for flag in flags], device=self.device)).bool().tolist())
+
+    def on_primary(self, action: Callable[[], Any]) -> None:
+        """Have the first process do something; where it fails, all of them stop for the same reason."""
+        failure: UnsmoothError | None = None
+        if self.primary:
+            try:
+                action()
+            except UnsmoothError as error:
+                failure = error
+        reason = self.gather(None if failure is None else str(failure))[0]
+        if failure is not None:
+            raise failure
+        if reason is not None:
+            raise UnsmoothError(reason)
 
     def gather(self, value: Any) -> list[Any]:
         """What every process has, in order of rank; for small things."""
@@ -56,11 +74,14 @@ def join_processes(device: str = "") -> Processes:
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        kind = torch.device(device).type
+        wanted = torch.device(device)
     except RuntimeError as error:
         raise UnsmoothError(f"unknown device {device!r}: try cpu, cuda or cuda:1") from error
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise UnsmoothError(f"there is no device {device!r} here: torch sees no GPU; try --device cpu")
+    if wanted.type not in ("cpu", "cuda"):
+        raise UnsmoothError(f"training on {device!r} is not supported: it needs double precision sums; try cpu or cuda")
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted.type == "cuda" and (wanted.index or 0) >= there:
+        raise UnsmoothError(f"there is no device {device!r} here: torch sees {there or 'no'} GPUs; try --device cpu")
     try:
         found = init_distributed_device_so(device)
     except (dist.DistError, RuntimeError, ValueError) as error:

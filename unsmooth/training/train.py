@@ -17,10 +17,12 @@ from unsmooth.anatomy import Anatomy
 from unsmooth.data import first_usable
 from unsmooth.diagnosis import write
 from unsmooth.errors import UnsmoothError
+from unsmooth.evaluation.outputs import autocast, forward
 from unsmooth.evaluation.scoring import Scores, join, score
 from unsmooth.planning import anatomy_of
 from unsmooth.splits import Splits, open_splits, some_of
 from unsmooth.storage import save
+from unsmooth.trace import undisturbed
 from unsmooth.training.assembly import build, build_teacher, check_patches
 from unsmooth.training.batches import Pictures, TrainingBatches, evaluation_batches
 from unsmooth.training.board import Board
@@ -31,8 +33,8 @@ from unsmooth.training.processes import Processes, join_processes
 from unsmooth.training.recipe import Recipe, load_recipe
 from unsmooth.training.settings import check_budget, check_shares, settings_of
 from unsmooth.training.signals import Wish, stop_politely
-from unsmooth.training.trainer import LossNotFinite, Trainer
-from unsmooth.training.watch import first_broken, follow
+from unsmooth.training.trainer import NotFinite, Trainer
+from unsmooth.training.watch import broken_gradient, first_broken, follow
 from unsmooth.transforms import preprocessing
 
 SAVE_EVERY = 600.0  # seconds between two checkpoints within an epoch
@@ -91,18 +93,27 @@ def train(
     settings = settings_of(spec, splits, val_data, chosen, seed, checkpoint, pretrained, command)
     folder.check(settings)
     check_budget(splits, chosen)
-    done = folder.result()
-    if done is not None:
-        return done
+    if workers < 0 or not 0 <= seed < 2**62 or not save_every >= 0:
+        raise UnsmoothError(
+            f"workers, seed and save_every are 0 or more (seed below 2^62), not {workers}, {seed} and {save_every}"
+        )
     processes = join_processes(device)
-    check_shares(chosen, processes)
     try:
+        check_shares(chosen, processes, splits)
+        seen = processes.gather((folder.done, folder.state.exists()))
+        if len(set(seen)) > 1:
+            raise UnsmoothError(f"the processes see different files in {folder.path}: they must share the folder")
+        if (done := folder.result()) is not None:
+            return done
+        settings = settings_of(spec, splits, val_data, chosen, seed, checkpoint, pretrained, command, processes)
         run = _Run(spec, splits, chosen, seed, checkpoint, pretrained, processes, workers, strict_data, folder)
         with stop_politely() as wish:
-            if processes.primary:
-                folder.begin(settings)
+            processes.on_primary(lambda: folder.begin(settings))
             try:
-                return run.go(wish, save_every, observer or Silent())
+                result = run.go(wish, save_every, observer or Silent())
+                if processes.any(wish.stop)[0]:
+                    raise Interrupted(f"asked to stop; the run in {folder.path} was done by then")
+                return result
             finally:
                 folder.end()
     finally:
@@ -136,8 +147,9 @@ class _Run:
         check_patches(model, first_usable(splits.train).size, spec, splits.name)
         first_usable(splits.val)
         self.anatomy: Anatomy | None = anatomy_of(model) if recipe.vitals_every else None
-        teacher = build_teacher(recipe, splits.classes)
-        distillation = Distillation(teacher, wanted, recipe, splits.classes) if teacher is not None else None
+        classes = outputs_of(model, wanted.size, spec)
+        teacher = build_teacher(recipe, classes)
+        distillation = Distillation(teacher, wanted, recipe, classes) if teacher is not None else None
         pin = processes.device.type == "cuda"
         pictures = Pictures(splits.train, wanted.training(**_augmentation(recipe)), wanted.size[0], strict)
         batches = TrainingBatches(pictures, recipe.batch_size, seed, recipe.repeated_augmentation, workers,
@@ -146,7 +158,7 @@ class _Run:
         per_process = max(1, recipe.batch_size // processes.world)
         self.validation = evaluation_batches(held, per_process, workers, processes.rank, processes.world, pin)
         self.looked_at = _some(held, recipe.vitals_images) if recipe.vitals_every and processes.primary else None
-        self.trainer = Trainer(model, recipe, batches, splits.classes, seed, processes, distillation)
+        self.trainer = Trainer(model, recipe, batches, classes, seed, processes, wanted.size, distillation)
         self.wanted = wanted
         self.best: dict[str, Any] = {"epoch": 0, "top1": -1.0}
         self.seconds, self.vitals_seconds = 0.0, 0.0
@@ -157,7 +169,7 @@ class _Run:
             self._epochs(wish, save_every, Silent(), None)
         else:
             observer.begin(self.recipe.epochs, self.trainer.batches.steps, self.trainer.epoch)
-            with Board(self.folder.path / "tensorboard", self.trainer.epoch) as board:
+            with Board(self.folder.path / "tensorboard", self.trainer.epoch, self.folder.state.exists()) as board:
                 self._epochs(wish, save_every, observer, board)
         return self._finish()
 
@@ -166,13 +178,10 @@ class _Run:
         trainer, recipe = self.trainer, self.recipe
         saved = self.clock = time.monotonic()
 
-        def between(step: int, agree: bool) -> bool:
+        def between(step: int) -> bool:
             nonlocal saved
             observer.step(trainer.epoch, step)
-            if not agree:
-                return True
-            stop = self.processes.any(wish.stop)
-            due = self.processes.any(time.monotonic() - saved >= save_every)
+            stop, due = self.processes.any(wish.stop, time.monotonic() - saved >= save_every)
             if (stop or due) and step < trainer.batches.steps:
                 self._put_down()
                 saved = time.monotonic()
@@ -181,20 +190,21 @@ class _Run:
         while trainer.epoch < recipe.epochs:
             try:
                 whole = trainer.run_epoch(between)
-            except LossNotFinite as error:
+            except NotFinite as error:
                 raise self._explained(error) from None
             if not whole:
                 raise Interrupted(self._stopped())
+            if not trainer.healthy():
+                raise self._explained(None)
             line = self._line()
             trainer.next_epoch()
-            if board is not None:
-                self._keep_best(line)
-                self.folder.add_metrics(line)
-                board.add(line)
+            self.processes.on_primary(lambda line=line: self._write_down(line))  # type: ignore[misc]
             observer.epoch(line)
             self._put_down()
+            if board is not None:
+                board.add(line)
             saved = time.monotonic()
-            if self.processes.any(wish.stop) and trainer.epoch < recipe.epochs:
+            if self.processes.any(wish.stop)[0] and trainer.epoch < recipe.epochs:
                 raise Interrupted(self._stopped())
 
     def _stopped(self) -> str:
@@ -219,11 +229,9 @@ class _Run:
             raise self._explained(None)
         now = time.monotonic()
         self.seconds, self.clock = self.seconds + now - self.clock, now
-        if self.processes.primary:
-            write_state(self.folder.state, {
-                "trainer": state, "best": self.best, "seconds": self.seconds, "vitals_seconds": self.vitals_seconds,
-            })  # fmt: skip
-        self.processes.wait()
+        self.processes.on_primary(lambda: write_state(self.folder.state, {
+            "trainer": state, "best": self.best, "seconds": self.seconds, "vitals_seconds": self.vitals_seconds,
+        }))  # fmt: skip
 
     def _line(self) -> dict[str, Any]:
         """What there is to say about the epoch that ended."""
@@ -240,50 +248,72 @@ class _Run:
             self.vitals_seconds += time.monotonic() - begun
         return line
 
-    def _keep_best(self, line: Mapping[str, Any]) -> None:
+    def _write_down(self, line: Mapping[str, Any]) -> None:
+        """An epoch's metrics, and its model if it is the best so far."""
+        self.folder.add_metrics(line)
         if line.get("val_top1", -1.0) > self.best["top1"]:
             self.best = {"epoch": line["epoch"], "top1": line["val_top1"]}
             save(self.trainer.judged, self.folder.path / "best")
 
     def _finish(self) -> dict[str, Any]:
+        """Write the last model and the result, which marks the run as done."""
         if not hasattr(self, "last"):  # cut between the last checkpoint and the end
             self.last = self._score()
-        scores, result = self.last, {}
-        if self.processes.primary:
+        scores, skipped = self.last, dict[str, str]()
+        for names in self.processes.gather(self.trainer.skipped):
+            skipped |= names
+        images = self.trainer.batches.steps * self.recipe.batch_size * self.recipe.epochs
+        result = {
+            "top1": scores.top1, "top5": scores.top5, "loss": scores.mean_loss, "images": scores.images,
+            "best": self.best, "epochs": self.recipe.epochs, "seconds": round(self.seconds, 1),
+            "images_per_second": round(images / max(self.seconds, 1e-9), 2),
+            "vitals_share": round(self.vitals_seconds / max(self.seconds, 1e-9), 5),
+            "skipped": {"train": skipped, "val": scores.skipped},
+        }  # fmt: skip
+
+        def write_down() -> None:
             save(self.trainer.judged, self.folder.path / "last")
             _write_scores(self.folder.path / SCORES, scores)
-            images = self.trainer.batches.steps * self.recipe.batch_size * self.recipe.epochs
-            result = {
-                "top1": scores.top1, "top5": scores.top5, "loss": scores.mean_loss, "images": scores.images,
-                "best": self.best, "epochs": self.recipe.epochs, "seconds": round(self.seconds, 1),
-                "images_per_second": round(images / max(self.seconds, 1e-9), 2),
-                "vitals_share": round(self.vitals_seconds / max(self.seconds, 1e-9), 5),
-                "skipped": {"train": self.trainer.skipped, "val": scores.skipped},
-            }  # fmt: skip
             self.folder.write_json(RESULT, result)
-        self.processes.wait()
-        return self.processes.gather(result)[0]
+
+        self.processes.on_primary(write_down)
+        found: dict[str, Any] = self.processes.gather(result)[0]
+        return found
 
     def _score(self) -> Scores:
         """How the model that counts does on all validation images."""
         return join(self.processes.gather(score(self.trainer.judged, self.validation, amp=self.recipe.amp)))
 
-    def _explained(self, error: LossNotFinite | None) -> Diverged:
-        where = self._first_broken(error.images if error is not None else None)
-        what = str(error) if error is not None else f"weights are not finite in epoch {self.trainer.epoch + 1}"
-        kept = (
-            f"the last good state is in {self.folder.path}" if self.folder.state.exists() else "no state was saved yet"
+    def _explained(self, error: NotFinite | None) -> Diverged:
+        what = str(error) if error is not None else f"a weight is not finite in epoch {self.trainer.epoch + 1}"
+        kept = f"the last good state is {self.folder.state}" if self.folder.state.exists() else "no state was saved yet"
+        return Diverged(
+            f"{what}: {self._where(error)}; {kept}. Try a lower learning rate, clip_grad = 1, or amp = none"
         )
-        return Diverged(f"{what}: {where}; {kept}. Try a lower learning rate, clip_grad = 1, or amp = none")
 
-    def _first_broken(self, images: Tensor | None) -> str:
+    def _where(self, error: NotFinite | None) -> str:
         model: nn.Module = self.trainer.model
-        if images is None:
-            images = torch.zeros(1, *self.wanted.size, device=self.processes.device)
         try:
-            return first_broken(model, self.anatomy or anatomy_of(model), images)
+            anatomy = self.anatomy or anatomy_of(model)
+            if error is not None and error.images is None:
+                return broken_gradient(model, anatomy)
+            images = torch.zeros(1, *self.wanted.size) if error is None or error.images is None else error.images
+            with autocast(self.recipe.amp, self.processes.device):
+                return first_broken(model, anatomy, images.to(self.processes.device), self.recipe.accumulate)
         except UnsmoothError as reason:  # a host without blocks that we know
             return f"which block went first is unknown ({reason})"
+
+
+def outputs_of(model: nn.Module, size: tuple[int, int, int], spec: str) -> int:
+    """How many classes a model tells apart, found on one image of the size that it will get."""
+    try:
+        with undisturbed(model):
+            return forward(model, torch.zeros(1, *size)).shape[1]
+    except UnsmoothError:
+        raise
+    except Exception as error:  # whatever a host makes of a size that it was not built for
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        raise UnsmoothError(f"{spec} cannot take images of {size[2]} × {size[1]} pixels: {first}") from error
 
 
 def _augmentation(recipe: Recipe) -> dict[str, Any]:
@@ -291,7 +321,8 @@ def _augmentation(recipe: Recipe) -> dict[str, Any]:
         "scale": recipe.crop_scale, "ratio": recipe.crop_ratio, "hflip": recipe.hflip,
         "color_jitter": recipe.color_jitter or None, "auto_augment": recipe.auto_augment or None,
         "re_prob": recipe.erasing, "re_mode": recipe.erasing_mode,
-        "no_aug": recipe.crop_scale == (1.0, 1.0) and not recipe.hflip and not recipe.auto_augment,
+        "no_aug": recipe.crop_scale == (1.0, 1.0)
+        and not (recipe.hflip or recipe.auto_augment or recipe.color_jitter or recipe.erasing),
     }  # fmt: skip
 
 

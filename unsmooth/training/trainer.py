@@ -10,9 +10,10 @@ import torch
 from timm.data import Mixup
 from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_groups_weight_decay
 from timm.scheduler import create_scheduler_v2
-from timm.utils import ModelEmaV3, dispatch_clip_grad
+from timm.utils import ModelEmaV3, distribute_bn
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from unsmooth.auxiliary import auxiliary_loss
 from unsmooth.errors import UnsmoothError
@@ -26,14 +27,12 @@ from unsmooth.training.order import MIX, STEP, seed_everything, seed_of
 from unsmooth.training.processes import Processes
 from unsmooth.training.recipe import Recipe
 
-AGREE_EVERY = 20  # steps between two questions to the other processes whether to stop or to save
 
+class NotFinite(UnsmoothError):
+    """The loss, or a gradient, became NaN or Inf. `images` are the batch; without, the gradients tell."""
 
-class LossNotFinite(UnsmoothError):
-    """The loss became NaN or Inf; `images` are the batch that did it."""
-
-    def __init__(self, epoch: int, step: int, images: Tensor) -> None:
-        super().__init__(f"the loss is not finite at step {step + 1} of epoch {epoch + 1}")
+    def __init__(self, what: str, epoch: int, step: int, images: Tensor | None = None) -> None:
+        super().__init__(f"{what} is not finite at step {step + 1} of epoch {epoch + 1}")
         self.images = images
 
 
@@ -48,6 +47,7 @@ class Trainer:
         classes: int,
         seed: int,
         processes: Processes,
+        size: tuple[int, int, int],
         distillation: Distillation | None = None,
     ) -> None:
         device = processes.device
@@ -70,10 +70,15 @@ class Trainer:
         self.criterion = classification(recipe)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.amp == "float16")
         self.input = "pixel_values" if getattr(model, "config", None) is not None else "image"  # Hugging Face's name
-        self.runner: Any = torch.compile(model) if recipe.compile else model
+        self.runner: Any = model
+        self.ddp: DistributedDataParallel | None = None
         if processes.world > 1:
             ids = None if device.type == "cpu" else [device.index]
-            self.runner = DistributedDataParallel(self.runner, device_ids=ids)
+            self.ddp = self.runner = DistributedDataParallel(
+                model, device_ids=ids, find_unused_parameters=self._has_idle_parameters(size)
+            )
+        if recipe.compile:
+            self.runner = torch.compile(self.runner)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.epoch, self.step = 0, 0  # what comes next
         self.sums = self._zeros()  # of loss and images, in this epoch, of this process
@@ -88,16 +93,17 @@ class Trainer:
     def lr(self) -> float:
         return float(max(group["lr"] for group in self.optimizer.param_groups))
 
-    def run_epoch(self, between: Callable[[int, bool], bool]) -> bool:
+    def run_epoch(self, between: Callable[[int], bool]) -> bool:
         """Train to the end of the epoch; `between` is told each step done and stops by False. Whether it ended."""
         self.model.train()
         for batch in self.batches.from_step(self.epoch, self.step):
             self._step(batch)
             self.step += 1
-            last = self.step == self.batches.steps
-            agree = self.processes.world == 1 or self.step % AGREE_EVERY == 0 or last
-            if not between(self.step, agree):
-                return last
+            if not between(self.step):
+                return self.step == self.batches.steps
+        for model in (self.model, self.ema.module) if self.ema is not None else (self.model,):
+            if self.processes.world > 1:  # BatchNorm's statistics, which each process has of its own images
+                distribute_bn(model, self.processes.world, reduce=True)
         return True
 
     def epoch_loss(self) -> float:
@@ -123,22 +129,39 @@ class Trainer:
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         for i, (some, wanted) in enumerate(zip(images.chunk(parts), targets.chunk(parts), strict=True)):
             last = i == len(images.chunk(parts)) - 1
-            wait = self.runner.no_sync() if self.processes.world > 1 and not last else nullcontext()
+            wait = self.ddp.no_sync() if self.ddp is not None and not last else nullcontext()
             with wait:
                 loss = self._loss(some, wanted)
                 self.scaler.scale(loss * (len(some) / len(images))).backward()
             loss_sum += loss.detach() * len(some)
-        if not loss_sum.isfinite():
-            raise LossNotFinite(self.epoch, self.step, images)
-        if recipe.clip_grad:
-            self.scaler.unscale_(self.optimizer)
-            dispatch_clip_grad(self.parameters, recipe.clip_grad)
+        if self.processes.any(not loss_sum.isfinite())[0]:
+            raise NotFinite("the loss", self.epoch, self.step, images)
+        self._check_and_clip()
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
             self.ema.update(self.model, step=self.epoch * self.batches.steps + self.step + 1)
         self.sums += torch.stack([loss_sum, loss_sum.new_tensor(len(images))])
+
+    def _check_and_clip(self) -> None:
+        """Clip the gradient. One that is not finite never reaches the weights: fp16's scaler skips it, others stop."""
+        self.scaler.unscale_(self.optimizer)
+        norm = get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        if not self.scaler.is_enabled() and not norm.isfinite():
+            raise NotFinite("the gradient", self.epoch, self.step)
+        if self.recipe.clip_grad:
+            clip_grads_with_norm_(self.parameters, self.recipe.clip_grad, norm)
+
+    def _has_idle_parameters(self, size: tuple[int, int, int]) -> bool:
+        """Whether the loss leaves some parameters out, as a mask token that nobody masks with."""
+        self.model.eval()
+        image = torch.zeros(1, *size, device=self.processes.device)
+        logits, other = heads(run(self.model, {self.input: image}))
+        (logits.sum() + other.sum()).backward()
+        idle = any(p.grad is None for p in self.model.parameters() if p.requires_grad)
+        self.model.zero_grad(set_to_none=True)
+        return idle
 
     def _loss(self, images: Tensor, targets: Tensor) -> Tensor:
         with autocast(self.recipe.amp, self.processes.device):
