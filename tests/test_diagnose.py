@@ -205,7 +205,7 @@ MISTAKES = [
     (["diagnose", SPEC, "--checkpoint", "nowhere.pth"], "does not exist"),
     (["diagnose", SPEC, SPEC, "--checkpoint", "a"], "2 specs and 1 checkpoints"),
     (["diagnose", SPEC, "--out", "file"], "is a file; --out takes a folder"),
-    (["diagnose", "x.json"], "cannot read a diagnosis"),
+    (["diagnose", "x.json"], "cannot read the diagnosis"),
     (["diagnose", "resnet18"], "ran no attention"),
     (["diagnose", SPEC.replace("depth=3", "depth=3, in_chans=4")], "takes 4 channels"),
     (["list", "vitamins"], "cannot list 'vitamins'"),

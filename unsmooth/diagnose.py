@@ -15,7 +15,7 @@ from torch import nn
 import unsmooth
 from unsmooth import vitals as registry
 from unsmooth.anatomy import Anatomy
-from unsmooth.diagnosis import FORMAT, Diagnosis
+from unsmooth.diagnosis import Diagnosis
 from unsmooth.errors import UnsmoothError
 from unsmooth.feeding import LIMIT, Batch, Feed, Source, feed
 from unsmooth.hosts import Example
@@ -24,6 +24,7 @@ from unsmooth.measure import Measurements, measure, measure_model
 from unsmooth.places import prefix_of
 from unsmooth.planning import anatomy_of, plan, select_blocks
 from unsmooth.record import applied
+from unsmooth.results import FORMAT
 from unsmooth.samples import samples
 from unsmooth.storage import open_model
 from unsmooth.twin import random_twin

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from unsmooth.errors import UnsmoothError, unknown
-from unsmooth.files import replace_files
-
-FORMAT = 1
+from unsmooth.files import write
+from unsmooth.results import Result
 
 
 class Reading(Sequence[float | None]):
@@ -74,15 +72,15 @@ class Reading(Sequence[float | None]):
         return f"{self.key}{'.' + self.name if self.name else ''}: {values}"
 
 
-class Diagnosis:
+class Diagnosis(Result):
     """All vitals of one model on some images, with findings and a verdict.
 
     `diagnosis["token_cosine"]` gives a `Reading`; `print` a table by block with findings and verdict; `save` a page
     (.html) or a figure (.png, .svg, .pdf); `to_json` and `from_json` everything. `data` is the JSON value itself.
     """
 
-    def __init__(self, data: dict[str, Any]) -> None:
-        self.data = data
+    kind = "diagnosis"
+    command = "unsmooth diagnose"
 
     @property
     def verdict(self) -> str:
@@ -118,42 +116,9 @@ class Diagnosis:
     def __repr__(self) -> str:
         return f"Diagnosis({self.data['model']['name']!r}: {self.data['verdict']['text']})"
 
-    def to_json(self, path: str | Path | None = None) -> str:
-        """The diagnosis as JSON text, written to a file if one is named."""
-        text = json.dumps(self.data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        if path is not None:
-            write(Path(path), text.encode())
-        return text
-
-    @classmethod
-    def from_json(cls, path: str | Path) -> Diagnosis:
-        """Read a diagnosis from a file that `to_json` wrote."""
-        path = Path(path)
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise UnsmoothError(f"cannot read a diagnosis from {path}: {reason}") from error
-        if not isinstance(data, dict) or data.get("kind") != "diagnosis":
-            raise UnsmoothError(f"{path} is no diagnosis: it was not written by unsmooth diagnose")
-        if data.get("format") != FORMAT:
-            raise UnsmoothError(
-                f"{path} has format {data.get('format')!r}, and this version of unsmooth reads {FORMAT}"
-            )
-        return cls(data)
-
     def save(self, path: str | Path, *others: Diagnosis) -> None:
         """Write a page (.html) or a figure for print (.png, .svg, .pdf), with other diagnoses laid over it."""
         from unsmooth.report import render
 
         path = Path(path)
         write(path, render([self.data, *(other.data for other in others)], path.suffix.lstrip(".").lower()))
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_files({path: lambda temporary: temporary.write_bytes(content)})
-    except OSError as error:
-        raise UnsmoothError(f"cannot write {path}: {error.strerror or error}") from error

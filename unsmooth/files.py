@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from unsmooth.errors import UnsmoothError
+
 
 def replace_files(writers: Mapping[Path, Callable[[Path], Any]]) -> None:
     """Write every file beside its place, and only once all are on the disk, put them there."""
@@ -25,6 +27,15 @@ def replace_files(writers: Mapping[Path, Callable[[Path], Any]]) -> None:
         for path in temporary.values():
             with suppress(OSError):  # where nothing can be written, there is nothing to take away
                 path.unlink(missing_ok=True)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_files({path: lambda temporary: temporary.write_bytes(content)})
+    except OSError as error:
+        raise UnsmoothError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _sync_folder(folder: Path) -> None:

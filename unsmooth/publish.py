@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from unsmooth.diagnosis import Diagnosis, write
+from unsmooth.diagnosis import Diagnosis
 from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.files import write
 from unsmooth.report import FORMATS, figures, render
 
 

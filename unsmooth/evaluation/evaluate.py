@@ -16,11 +16,12 @@ import unsmooth
 from unsmooth.data import Images, Stream
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation import cost, robustness, sources
-from unsmooth.evaluation.evaluation import FORMAT, Evaluation
+from unsmooth.evaluation.evaluation import Evaluation
 from unsmooth.evaluation.outputs import check_amp, classes_of, device_of
 from unsmooth.evaluation.scoring import Change, Scores, score_each
 from unsmooth.evaluation.sources import Source
 from unsmooth.record import applied
+from unsmooth.results import FORMAT
 from unsmooth.storage import open_model
 from unsmooth.training.batches import Pictures, evaluation_batches
 from unsmooth.transforms import Preprocessing, preprocessing

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -13,22 +11,25 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from unsmooth.diagnosis import write
-from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.errors import unknown
 from unsmooth.evaluation.scoring import Scores
+from unsmooth.results import Result
 
-FORMAT = 1
 SHOWN = 5  # skipped images that are named in the table
 
 
-class Evaluation:
+class Evaluation(Result):
     """Scores of one model on some tests. `evaluation["validation"]` is a row; `data` the JSON value itself.
 
     `scores` has them by image, by test, for as long as the value lives: they do not go to JSON.
     """
 
+    kind = "evaluation"
+    command = "unsmooth evaluate"
+
     def __init__(self, data: dict[str, Any], scores: dict[str, Scores] | None = None) -> None:
-        self.data, self.scores = data, scores or {}
+        super().__init__(data)
+        self.scores = scores or {}
 
     def keys(self) -> list[str]:
         return [row["test"] for row in self.data["rows"]]
@@ -49,30 +50,6 @@ class Evaluation:
     def __repr__(self) -> str:
         shown = ", ".join(f"{row['test']} {_percent(row['top1'])}" for row in self.data["rows"])
         return f"Evaluation({self.data['model']['name']!r}: {shown})"
-
-    def to_json(self, path: str | Path | None = None) -> str:
-        """The evaluation as JSON text, written to a file if one is named."""
-        text = json.dumps(self.data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        if path is not None:
-            write(Path(path), text.encode())
-        return text
-
-    @classmethod
-    def from_json(cls, path: str | Path) -> Evaluation:
-        """Read an evaluation from a file that `to_json` wrote."""
-        path = Path(path)
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise UnsmoothError(f"cannot read an evaluation from {path}: {reason}") from error
-        if not isinstance(data, dict) or data.get("kind") != "evaluation":
-            raise UnsmoothError(f"{path} is no evaluation: it was not written by unsmooth evaluate")
-        if data.get("format") != FORMAT:
-            raise UnsmoothError(
-                f"{path} has format {data.get('format')!r}, and this version of unsmooth reads {FORMAT}"
-            )
-        return cls(data)
 
 
 def as_rich(data: dict[str, Any]) -> list[RenderableType]:

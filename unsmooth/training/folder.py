@@ -20,8 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from unsmooth.diagnosis import write
 from unsmooth.errors import UnsmoothError
+from unsmooth.files import write
 from unsmooth.training.recipe import differences
 
 SETTINGS, STATE, METRICS, RESULT, SCORES = "run.json", "state.safetensors", "metrics.jsonl", "result.json", "scores.npz"

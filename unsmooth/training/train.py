@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from unsmooth.anatomy import Anatomy
 from unsmooth.data import first_usable
-from unsmooth.diagnosis import write
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.outputs import autocast, forward
 from unsmooth.evaluation.scoring import Scores, join, score
+from unsmooth.files import write
 from unsmooth.planning import anatomy_of
 from unsmooth.splits import Splits, open_splits, some_of
 from unsmooth.storage import save
