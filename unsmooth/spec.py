@@ -52,6 +52,12 @@ class ModelSpec:
         return "+".join(str(part) for part in ([self.host] if self.host else []) + list(self.remedies))
 
 
+def bare_name(text: str) -> str:
+    """A spec without its options, for a line that has to be short."""
+    spec = parse(text)
+    return "+".join(part.name for part in ([spec.host] if spec.host else []) + list(spec.remedies))
+
+
 def parse(text: str) -> ModelSpec:
     """Read a whole spec. A mistake is shown in the string, with a caret and what was expected."""
     parts = _Reader(text).parts("a host name")

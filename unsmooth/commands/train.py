@@ -10,6 +10,7 @@ from rich.console import Console
 from typer import Argument, Context, Option
 
 from unsmooth.commands.fields import recipe_fields
+from unsmooth.spec import bare_name
 from unsmooth.terminal import Watching, command_line, run_bars
 from unsmooth.training.train import SAVE_EVERY, default_folder
 from unsmooth.training.train import train as run_training
@@ -42,7 +43,7 @@ def train(
         result = run_training(
             spec, data, recipe=recipe, overrides=recipe_fields(context), out=folder, seed=seed,
             checkpoint=checkpoint, pretrained=pretrained, val_data=val_data, data_dir=data_dir, workers=workers,
-            device=device, strict_data=strict_data, save_every=save_every, observer=Watching(bars, spec),
+            device=device, strict_data=strict_data, save_every=save_every, observer=Watching(bars, bare_name(spec)),
             command=command_line(),
         )  # fmt: skip
     if os.environ.get("RANK", "0") != "0":

@@ -1,0 +1,1 @@
+"""A trial: several models trained on one budget, and compared with intervals."""
