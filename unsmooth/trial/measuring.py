@@ -115,7 +115,7 @@ def diagnose_arms(rows: Sequence[Row], trained: Trained, vitals: str, say: Stage
             say(f"{arm.name} is not diagnosed: {reason}")
             continue
         say(f"diagnosing {arm.name}")
-        found = diagnose(model, _some(trained.pictures(model)[0], DIAGNOSED), vitals, reference=False)
+        found = diagnose(model, _some(trained.pictures(model)[0], DIAGNOSED), vitals)
         found.data["images"]["source"] = trained.splits.val.name
         found.to_json(kept)
         row["diagnosis"] = found.data
