@@ -40,7 +40,9 @@ def judge(trial: dict[str, Any]) -> dict[str, Any]:
         lines.append(f"{arm['name']}: {'; '.join(part for part in (what, _failure(arm)) if part)}.")
     if seeds == 1:
         lines.append("One seed cannot tell an arm from its luck: the intervals are over images alone.")
-    return {"text": f"{sentence[0].upper()}{sentence[1:]} {budget}.", "lines": lines}
+    if sentence.startswith("no difference"):  # otherwise it starts with a name, which is written as it is
+        sentence = f"N{sentence[1:]}"
+    return {"text": f"{sentence} {budget}.", "lines": lines}
 
 
 def _about(names: list[str], what: str, seeds: int) -> str:
