@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+NAMED = 3  # arms without a difference that the sentence names
+
 
 def judge(trial: dict[str, Any]) -> dict[str, Any]:
     """One sentence for all arms, and one for each."""
@@ -28,7 +30,7 @@ def judge(trial: dict[str, Any]) -> dict[str, Any]:
     parts = [
         _about(groups["better"], better.format(base), seeds),
         _about(groups["worse"], worse.format(base), seeds),
-        f"no difference to {base} shown for {_and(groups['tie'])}" if groups["tie"] else "",
+        f"no difference to {base} shown for {_ties(groups['tie'], others)}" if groups["tie"] else "",
         f"{_and(groups['failed'])} did not finish with every seed, or {base} did not" if groups["failed"] else "",
     ]
     sentence = "; ".join(part for part in parts if part)
@@ -49,6 +51,13 @@ def _about(names: list[str], what: str, seeds: int) -> str:
     if not names:
         return ""
     return f"{_and(names)} {what}" if seeds == 1 else f"{_and(names)} {'is' if len(names) == 1 else 'are'} {what}"
+
+
+def _ties(names: list[str], others: list[dict[str, Any]]) -> str:
+    """The arms by name while they are few."""
+    if len(names) <= NAMED:
+        return _and(names)
+    return f"any of the {len(names)} arms" if len(names) == len(others) else f"the other {len(names)} arms"
 
 
 def _accuracy(arm: dict[str, Any]) -> str:
