@@ -21,11 +21,10 @@ TRIALS = """
     Each table is one command (below it) on CIFAR-10 with the budget of results/cifar10.toml: 4,000 of the 50,000
     training images, 9 epochs (558 steps of 64), tested on 4,000 of the 10,000 test images, three seeds, in fp32 on two
     cores of an x86 CPU. That is far from convergence. top-1 is of the last epoch, mean ± standard deviation over
-    seeds. Points are paired by seed and image, with 95 % bootstrap intervals over both,
-    not corrected for the number of arms. Published differences are of other hosts, data and budgets. infer and train:
-    images per second as a ratio to plain, measured interleaved on hosts so small that Python's overhead weighs.
-    diagnosis, similarity (mean |cosine| of tokens, first → last block) and rank (effective, first → last) are of the
-    first seed's final model on 64 test images.
+    seeds. Points are paired by seed and image, with 95 % bootstrap intervals over both, not corrected for the number of
+    arms. Published differences are of other hosts, data and budgets. infer and train: images per second as a ratio to
+    plain, measured interleaved on hosts so small that Python's overhead weighs. diagnosis, similarity (mean |cosine| of
+    tokens, first → last block) and rank (effective, first → last) are of the first seed's final model on 64 test images.
 """
 
 
