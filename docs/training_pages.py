@@ -24,7 +24,7 @@ TRIALS = """
     seeds. Points are paired by seed and image, with 95 % bootstrap intervals over both, not corrected for the number of
     arms. Published differences are of other hosts, data and budgets. infer and train: images per second as a ratio to
     plain, measured interleaved on hosts so small that Python's overhead weighs. diagnosis, similarity (mean |cosine| of
-    tokens, first → last block) and rank (effective, first → last) are of the first seed's final model on 64 test images.
+    tokens, first → last block) and rank (effective, first → last) are of the first seed's final model, 64 test images.
 """
 
 
