@@ -15,7 +15,7 @@ HOST = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=32,
 ARMS = ("", "+attn_scale+feat_scale", "+augmented_shortcut")
 SEEDS = 3
 # Digits have a right way round and fill their 64 pixels: no mirror, no crop.
-BUDGET = {"epochs": 9, "lr": 2e-3, "hflip": 0, "crop_scale": (1.0, 1.0), "validate_every": 3, "vitals_every": 3}
+BUDGET = {"epochs": 11, "lr": 2e-3, "hflip": 0, "crop_scale": (1.0, 1.0), "validate_every": 2, "vitals_every": 4}
 
 
 def demo(out: Path, jobs: int) -> None:

@@ -17,7 +17,7 @@ def as_rich(trial: dict[str, Any]) -> list[RenderableType]:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("arm", overflow="fold")
     table.add_column("top-1 %", justify="right", no_wrap=True)
-    table.add_column(f"points to {escape(first)}", min_width=19, overflow="fold")
+    table.add_column(f"points to {escape(first)}", no_wrap=True)
     for heading in ("params", "MFLOPs", "infer", "train"):
         table.add_column(heading, justify="right", no_wrap=True)
     for arm in trial["arms"]:
