@@ -90,5 +90,5 @@ def _cost(cost: dict[str, Any]) -> str:
     if cost["throughput"]:
         speed = cost["throughput"]
         low, high = speed["quartiles"]
-        text += f", {speed['images_per_second']:,.4g} images a second (quartiles {low:,.4g} and {high:,.4g})"
+        text += f", {speed['images_per_second']:,.0f} images a second (quartiles {low:,.0f} and {high:,.0f})"
     return text
