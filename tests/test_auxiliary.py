@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import weakref
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -265,14 +264,6 @@ def test_a_treated_part_of_a_larger_model_counts() -> None:
     images = batch("deit")["image"]
     outer(images)
     assert term(outer).item() > 0
-
-
-@pytest.fixture(scope="module")
-def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    store = tmp_path_factory.mktemp("group") / "store"
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.usefixtures("process_group")

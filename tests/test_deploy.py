@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -247,14 +247,6 @@ def test_onnx_of_other_remedies(case: str) -> None:
     model, image = treat(host("deit"), case), inputs("deit")["image"]
     with torch.no_grad():
         torch.testing.assert_close(onnx_outputs(model, image), model(image), rtol=1e-4, atol=1e-4)
-
-
-@pytest.fixture(scope="module")
-def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    store = tmp_path_factory.mktemp("group") / "store"
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.usefixtures("process_group")
