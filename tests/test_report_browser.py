@@ -2,69 +2,28 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
+from tests.browser import Open, beyond_the_keyboard, browser, overflow, visits
 from tests.test_report import bare, diagnosis, hostile
 from unsmooth.report import render
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-Open = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = next((found for name in NAMES if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.fail(f"the report's tests need Chromium: none of {', '.join(NAMES)} is on the PATH")
-    with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        chromium = playwright.chromium.launch(executable_path=path, args=flags)
-        yield chromium
-        chromium.close()
+__all__ = ["browser"]
 
 
 @pytest.fixture
 def visit(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Open a report of diagnoses; afterwards nothing may have gone wrong in it."""
-    trouble: list[str] = []
-    contexts = []
-
-    def go(*diagnoses: dict[str, Any], width: int = 1200, scheme: str = "light") -> Page:
-        file = tmp_path / f"{len(contexts)}.html"
-        file.write_bytes(render(list(diagnoses), "html"))
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda m: trouble.append(f"console: {m.text}") if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda r: None if local(r.url) else trouble.append(f"request: {r.url}"))
-        page.goto(file.as_uri())
-        page.wait_for_selector("html[data-drawn=all]", state="attached")
-        return page
-
-    yield go
-    for context in contexts:
-        context.close()
-    assert trouble == []
-
-
-def local(url: str) -> bool:
-    return url.startswith(("file:", "data:", "blob:"))
+    """Open a report of diagnoses."""
+    with visits(browser, tmp_path, lambda *diagnoses: render(list(diagnoses), "html")) as go:
+        yield go
 
 
 def pixels(page: Page, canvas: str) -> str:
     return page.evaluate(f"document.getElementById('{canvas}').toDataURL()")
-
-
-def overflow(page: Page) -> int:
-    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
 def test_everything_is_drawn(visit):
@@ -150,12 +109,7 @@ def test_the_keyboard_reaches_every_control(visit):
         "skip-link", "theme", "strip-numbers", "show-spread", "show-parts", "grid-block", "grid-head", "map-model",
         "map-image", "map-block", "map-head", "map-picture", "map-over", "control model-toggle",
     }  # fmt: skip
-    for _ in range(150):
-        page.keyboard.press("Tab")
-        wanted.discard(page.evaluate("document.activeElement.id || document.activeElement.className"))
-        if not wanted:
-            break
-    assert wanted == set()
+    assert beyond_the_keyboard(page, wanted, 150) == set()
 
 
 def test_cells_tell_their_value(visit):

@@ -48,7 +48,6 @@ def shard(path: Path, places: range, **other: dict[int, bytes]) -> None:
 
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
-    pytest.importorskip("webdataset")
     for k in range(3):
         shard(tmp_path / f"toy-train-{k}.tar", range(10 * k, 10 * k + 10))
     shard(tmp_path / "toy-validation-0.tar", range(100, 107))

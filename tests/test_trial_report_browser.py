@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser
 
-from tests import test_report_browser as shared
+from tests.browser import Open, beyond_the_keyboard, browser, overflow, visits
 from tests.test_trial_report import TEN, hostile
 from tests.trial_example import fail, trial
 from unsmooth.report import render_trial
 
+__all__ = ["browser"]
 pytestmark = pytest.mark.slow
-browser = shared.browser
-Open = Callable[..., Page]
 NAMES = "document.querySelector('{}').data.map(t => t.name).filter(Boolean)"
 LEARNING, DEPTH, COST, DURING = '[data-learning="0"]', "#curve-token_cosine .plot", "#cost-plot", "#during-lines"
 
 
 @pytest.fixture
 def visit(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Open the report of a trial; afterwards nothing may have gone wrong in it."""
-    trouble: list[str] = []
-    contexts = []
-
-    def go(value: dict[str, Any], width: int = 1200, scheme: Any = "light") -> Page:
-        file = tmp_path / f"{len(contexts)}.html"
-        file.write_bytes(render_trial(value, "html"))
-        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme))
-        page = contexts[-1].new_page()
-        page.on("console", lambda m: trouble.append(f"console: {m.text}") if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda r: None if shared.local(r.url) else trouble.append(f"request: {r.url}"))
-        page.goto(file.as_uri())
-        page.wait_for_selector("html[data-drawn=all]", state="attached")
-        return page
-
-    yield go
-    for context in contexts:
-        context.close()
-    assert trouble == []
+    """Open the report of a trial."""
+    with visits(browser, tmp_path, lambda value: render_trial(value, "html")) as go:
+        yield go
 
 
 def test_everything_is_drawn(visit):
@@ -111,12 +91,7 @@ def test_the_keyboard_reaches_every_control(visit):
     page = visit(trial())
     wanted = {"skip-link", "theme", "learning-range", "learning-seeds", "show-spread", "show-parts", "during-vital",
               "during-block", "cost-which", "control model-toggle", "scroll"}  # fmt: skip
-    for _ in range(120):
-        page.keyboard.press("Tab")
-        wanted.discard(page.evaluate("document.activeElement.id || document.activeElement.className"))
-        if not wanted:
-            break
-    assert wanted == set()
+    assert beyond_the_keyboard(page, wanted, 120) == set()
 
 
 def test_no_width_makes_the_page_scroll_sideways(visit):
@@ -127,7 +102,7 @@ def test_no_width_makes_the_page_scroll_sideways(visit):
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     for width in (390, 801, 1180, 1600):
         page.set_viewport_size({"width": width, "height": 900})
-        assert shared.overflow(page) <= 0, width
+        assert overflow(page) <= 0, width
 
 
 def test_theme_changes_every_chart(visit):

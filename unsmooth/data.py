@@ -175,6 +175,11 @@ def of_array(array: Any, name: str, labels: Any = None) -> Images:
     return Images(name, len(array), picture, lambda i: f"{name}[{i}]", read)
 
 
+def spread(total: int, count: int) -> list[int]:
+    """So many places, spread evenly over all: data are often sorted by class."""
+    return [int(place) for place in np.linspace(0, total - 1, min(count, total)).round()]
+
+
 def chosen(images: Images, places: Any) -> Images:
     """Some of the images, by their places."""
     at = [int(i) for i in places]

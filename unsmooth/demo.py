@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from unsmooth.terminal import run_bars
+from unsmooth.terminal import run_bars, show
 from unsmooth.trial.compare import REPORT, compare
 from unsmooth.trial.table import as_rich
 
@@ -31,8 +31,7 @@ def demo(out: Path, jobs: int) -> None:
             [HOST + arm for arm in ARMS], "digits", seeds=SEEDS, recipe="small", overrides=BUDGET, out=out, jobs=jobs,
             told=bars.told, stage=bars.stage, command="unsmooth demo",
         )  # fmt: skip
-    for piece in as_rich(trial.data):
-        console.print(piece, highlight=False)
+    show(as_rich(trial.data))
     console.print()
     for arm in trial.data["arms"]:
         if arm["diagnosis"] is not None:

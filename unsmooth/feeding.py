@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unsmooth.data import BadImage, Images, for_host, of_array, open_images
+from unsmooth.data import BadImage, Images, for_host, of_array, open_images, spread
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts import Example, example_input, image_size
 from unsmooth.transforms import preprocessing
@@ -117,8 +117,7 @@ def _of_pictures(
     wanted = preprocessing(model)
     transform = wanted.evaluation()
     count = images.count if limit is None else min(limit, images.count)
-    # Data sets are often sorted by class: spread the choice over all of it.
-    chosen = np.linspace(0, images.count - 1, count).round().astype(int).tolist()
+    chosen = spread(images.count, count)
 
     def batches(self: Feed) -> Iterator[Batch]:
         tensors: list[Tensor] = []

@@ -25,6 +25,7 @@ from unsmooth.data import (
     open_images,
     open_source,
     read_npz,
+    spread,
     uncounted,
 )
 from unsmooth.errors import UnsmoothError
@@ -73,7 +74,7 @@ def _spread(images: Source, count: int) -> Source:
         raise UnsmoothError(
             f"{images.name} is read from front to back, so no part of it can be chosen; name fewer shards"
         )
-    return chosen(images, np.linspace(0, images.count - 1, count).round())
+    return chosen(images, spread(images.count, count))
 
 
 def _open(source: str, both: bool, root: str | Path | None) -> tuple[Source, Source | None]:

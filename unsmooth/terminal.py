@@ -6,11 +6,11 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -28,6 +28,13 @@ def command_line() -> str:
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def show(pieces: Iterable[RenderableType]) -> None:
+    """Print tables and text on standard output, as wide as the terminal is."""
+    console = Console()
+    for piece in pieces:
+        console.print(piece, highlight=False)
 
 
 @contextmanager

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from typer import Argument, Context, Option
 
 from unsmooth.commands.fields import recipe_fields
 from unsmooth.commands.train import DATA, DIR
-from unsmooth.terminal import command_line, run_bars, say
+from unsmooth.terminal import command_line, run_bars, say, show
 from unsmooth.trial.compare import REPORT, TRIAL
 from unsmooth.trial.compare import compare as run_trial
 from unsmooth.trial.table import as_rich
@@ -51,7 +50,5 @@ def compare(
     if json:
         print(trial.to_json())  # noqa: T201
     else:
-        console = Console()
-        for piece in as_rich(trial.data):
-            console.print(piece, highlight=False)
+        show(as_rich(trial.data))
     say(f"wrote {out / REPORT} and {out / TRIAL}")

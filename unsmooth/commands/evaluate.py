@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from typer import Argument, Option
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.evaluate import BATCH
 from unsmooth.evaluation.evaluate import evaluate as run_evaluation
 from unsmooth.evaluation.evaluation import as_rich
-from unsmooth.terminal import command_line, progress_bar
+from unsmooth.terminal import command_line, progress_bar, show
 
 DATA, DIR = "FOLDER|DATASET|FILE.npz", "DIR"
 
@@ -56,9 +55,7 @@ def evaluate(
     if json:
         print(found.to_json())  # noqa: T201
     else:
-        console = Console()
-        for piece in as_rich(found.data):
-            console.print(piece, highlight=False)
+        show(as_rich(found.data))
     if out is not None:
         name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", found.data["model"]["name"]).strip("_")[:80] or "model"
         path = out if out.suffix == ".json" and not out.is_dir() else out / f"evaluation-{name}.json"

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
-from unsmooth.data import SUFFIXES, TIMM_PREFIXES, Images, Stream, as_images, chosen, open_images, read_npz
+from unsmooth.data import SUFFIXES, TIMM_PREFIXES, Images, Stream, as_images, chosen, open_images, read_npz, spread
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.imagenet import (
     CLASSES,
@@ -41,7 +39,7 @@ class Source:
         """At most so many images, spread over the data, which is often sorted by class."""
         if limit is None or limit >= self.images.count:
             return self
-        places = np.linspace(0, self.images.count - 1, limit).round().astype(int)
+        places = spread(self.images.count, limit)
         accepted = None if self.accepted is None else [self.accepted[i] for i in places]
         return replace(self, images=chosen(self.images, places), accepted=accepted)
 

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from unsmooth.data import BadImage, Images, Source, Stream, as_images, for_host
+from unsmooth.data import BadImage, Images, Source, Stream, as_images, for_host, spread
 from unsmooth.errors import UnsmoothError
 from unsmooth.training.order import ITEM, epoch_order, random_state_kept, seed_everything, seed_of, share
 
@@ -90,6 +90,11 @@ def collate(items: list[Item]) -> Labelled:
     labels = torch.tensor([item.label for item in whole], dtype=torch.long)
     places = torch.tensor([item.place for item in whole], dtype=torch.long)
     return Labelled(images, labels, places, skipped, next((item.fatal for item in items if item.fatal), ""))
+
+
+def a_few(pictures: Pictures, count: int) -> Labelled:
+    """One batch of so many images, spread over the data, for a look."""
+    return collate([pictures[(place, None)] for place in spread(pictures.images.count, count)])
 
 
 @dataclass

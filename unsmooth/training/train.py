@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from unsmooth.anatomy import Anatomy
 from unsmooth.data import first_usable
@@ -24,7 +24,7 @@ from unsmooth.splits import Splits, open_splits, some_of
 from unsmooth.storage import save
 from unsmooth.trace import undisturbed
 from unsmooth.training.assembly import build, build_teacher, check_patches
-from unsmooth.training.batches import Pictures, TrainingBatches, evaluation_batches
+from unsmooth.training.batches import Pictures, TrainingBatches, a_few, evaluation_batches
 from unsmooth.training.board import Board
 from unsmooth.training.checkpoint import read_state, write_state
 from unsmooth.training.folder import RESULT, SCORES, RunFolder
@@ -157,7 +157,7 @@ class _Run:
         held = Pictures(splits.val, wanted.evaluation(), wanted.size[0], strict)
         per_process = max(1, recipe.batch_size // processes.world)
         self.validation = evaluation_batches(held, per_process, workers, processes.rank, processes.world, pin)
-        self.looked_at = _some(held, recipe.vitals_images) if recipe.vitals_every and processes.primary else None
+        self.looked_at = a_few(held, recipe.vitals_images).images if recipe.vitals_every and processes.primary else None
         self.trainer = Trainer(model, recipe, batches, classes, seed, processes, wanted.size, distillation)
         self.wanted = wanted
         self.best: dict[str, Any] = {"epoch": 0, "top1": -1.0}
@@ -324,13 +324,6 @@ def _augmentation(recipe: Recipe) -> dict[str, Any]:
         "no_aug": recipe.crop_scale == (1.0, 1.0)
         and not (recipe.hflip or recipe.auto_augment or recipe.color_jitter or recipe.erasing),
     }  # fmt: skip
-
-
-def _some(pictures: Pictures, count: int) -> Tensor:
-    """A few validation images, spread over the data."""
-    places = np.linspace(0, pictures.images.count - 1, min(count, pictures.images.count)).round().astype(int)
-    found = [pictures[(int(place), None)][0] for place in places]
-    return torch.stack([image for image in found if image is not None])
 
 
 def _write_scores(path: Path, scores: Scores) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from unsmooth import vitals as registry
@@ -21,7 +20,7 @@ from unsmooth.evaluation.scoring import Change, score_each
 from unsmooth.planning import anatomy_of
 from unsmooth.splits import Splits
 from unsmooth.storage import load
-from unsmooth.training.batches import Pictures, evaluation_batches
+from unsmooth.training.batches import Pictures, a_few, evaluation_batches
 from unsmooth.training.folder import SCORES, RunFolder
 from unsmooth.training.recipe import Recipe
 from unsmooth.transforms import Preprocessing, preprocessing
@@ -115,7 +114,8 @@ def diagnose_arms(rows: Sequence[Row], trained: Trained, vitals: str, say: Stage
             say(f"{arm.name} is not diagnosed: {reason}")
             continue
         say(f"diagnosing {arm.name}")
-        found = diagnose(model, _some(trained.pictures(model)[0], DIAGNOSED), vitals)
+        few = a_few(trained.pictures(model)[0], DIAGNOSED)
+        found = diagnose(model, [(few.images, few.labels)], vitals)
         found.data["images"]["source"] = trained.splits.val.name
         found.to_json(kept)
         row["diagnosis"] = found.data
@@ -191,14 +191,6 @@ def _right(run: RunFolder) -> Right | None:
         return None
     with np.load(run.path / SCORES) as file:
         return dict(zip(file["places"].tolist(), file["correct"].tolist(), strict=True))
-
-
-def _some(pictures: Pictures, count: int) -> list[tuple[Any, Any]]:
-    """A loader of one batch: images and labels from all over the data."""
-    places = np.linspace(0, pictures.images.count - 1, min(count, pictures.images.count)).round().astype(int)
-    found = [pictures[(int(place), None)] for place in places]
-    whole = [(image, label) for image, label, *_ in found if image is not None]
-    return [(torch.stack([image for image, _ in whole]), torch.tensor([label for _, label in whole]))]
 
 
 def _changes(model: nn.Module, wanted: Preprocessing) -> dict[str, Change]:

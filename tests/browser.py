@@ -1,0 +1,71 @@
+"""Pages in a real browser: opened without a network, and watched for anything that goes wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = next((found for name in NAMES if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.fail(f"the report's tests need Chromium: none of {', '.join(NAMES)} is on the PATH")
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        chromium = playwright.chromium.launch(executable_path=path, args=flags)
+        yield chromium
+        chromium.close()
+
+
+@contextmanager
+def visits(browser: Browser, folder: Path, render: Callable[..., bytes]) -> Iterator[Open]:
+    """Open pages that `render` makes of what is given; afterwards nothing may have gone wrong in them."""
+    trouble: list[str] = []
+    contexts = []
+
+    def go(*values: Any, width: int = 1200, scheme: Any = "light") -> Page:
+        file = folder / f"{len(contexts)}.html"
+        file.write_bytes(render(*values))
+        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme))
+        page = contexts[-1].new_page()
+        page.on("console", lambda m: trouble.append(f"console: {m.text}") if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda r: None if local(r.url) else trouble.append(f"request: {r.url}"))
+        page.goto(file.as_uri())
+        page.wait_for_selector("html[data-drawn=all]", state="attached")
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+    assert trouble == []
+
+
+def local(url: str) -> bool:
+    return url.startswith(("file:", "data:", "blob:"))
+
+
+def overflow(page: Page) -> int:
+    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+def beyond_the_keyboard(page: Page, controls: set[str], presses: int) -> set[str]:
+    """Which controls, by id or class, so many presses of Tab do not reach."""
+    left = set(controls)
+    for _ in range(presses):
+        page.keyboard.press("Tab")
+        left.discard(page.evaluate("document.activeElement.id || document.activeElement.className"))
+        if not left:
+            break
+    return left
