@@ -18,8 +18,10 @@ from torch import nn
 
 from unsmooth.data import of_array
 from unsmooth.planning import anatomy_of
+from unsmooth.splits import Splits
 from unsmooth.training.assembly import build
-from unsmooth.training.batches import Pictures, TrainingBatches
+from unsmooth.training.batches import TrainingBatches
+from unsmooth.training.classification import Classification
 from unsmooth.training.processes import Processes
 from unsmooth.training.recipe import load_recipe
 from unsmooth.training.trainer import Trainer, make_optimizer
@@ -47,15 +49,15 @@ def bare(model: nn.Module, optimizer: torch.optim.Optimizer, loader: TrainingBat
 
 def compare(name: str, spec: str) -> None:
     recipe = load_recipe("small", {"batch_size": BATCH, "epochs": ROUNDS + 1})
-    model = build(spec + "+attn_scale", 10, recipe, 0)
-    wanted = preprocessing(model)
+    wanted = preprocessing(build(spec, 10, recipe, 0))
     chance = np.random.default_rng(0)
     pictures = chance.integers(0, 256, (IMAGES, *wanted.size[1:], 3), dtype=np.uint8)
     images = of_array(pictures, "noise", chance.integers(0, 10, IMAGES))
-    transform = wanted.training(scale=recipe.crop_scale, color_jitter=None)
-    loader = TrainingBatches(Pictures(images, transform, 3), BATCH, 0)
+    task = Classification(spec + "+attn_scale", Splits("noise", images, images, 10), recipe, 0)
+    task.build()
+    model, loader = task.model, TrainingBatches(task.train, BATCH, 0)
     other = copy.deepcopy(model)
-    trainer = Trainer(model, recipe, loader, 10, 0, Processes(), wanted.size)
+    trainer = Trainer(task, recipe, loader, 0, Processes())
     optimizer = make_optimizer(other, recipe)
     ratios, shares = [], []
     anatomy, looked_at = anatomy_of(model), torch.randn(recipe.vitals_images, *wanted.size)

@@ -14,6 +14,8 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from unsmooth.training.measures import in_words
+
 _given: list[str] = []
 
 
@@ -103,4 +105,5 @@ def _bars() -> Progress:
 
 def _short(line: Mapping[str, Any]) -> str:
     loss = f"loss {line['train_loss']:.3f}"
-    return loss if line.get("val_top1") is None else f"{loss}, top-1 {100 * line['val_top1']:.1f} %"
+    measured = in_words({name: line[name] for name in line if name != "val_loss"}, digits=1).partition(",")[0]
+    return f"{loss}, {measured}" if measured else loss

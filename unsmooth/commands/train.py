@@ -10,8 +10,11 @@ from rich.console import Console
 from typer import Argument, Context, Option
 
 from unsmooth.commands.fields import recipe_fields
+from unsmooth.errors import UnsmoothError
 from unsmooth.spec import bare_name
 from unsmooth.terminal import Watching, command_line, run_bars
+from unsmooth.training.measures import in_words
+from unsmooth.training.tasks import CLASSIFICATION
 from unsmooth.training.train import SAVE_EVERY, default_folder
 from unsmooth.training.train import train as run_training
 
@@ -22,6 +25,8 @@ def train(
     context: Context,
     spec: Annotated[str, Argument(help="a model spec: HOST or HOST+remedy(option=value)")],
     data: Annotated[str, Option(metavar=DATA, help="training and validation images: see docs/data.md")],
+    task: Annotated[str, Option(help="classification, segmentation, vqa or mae")] = CLASSIFICATION,
+    option: Annotated[list[str], Option(metavar="NAME=VALUE", help="of the task: see its page in docs/")] = [],  # noqa: B006
     recipe: Annotated[str, Option(metavar="NAME|FILE.toml", help="see unsmooth list recipes")] = "small",
     out: Annotated[Path | None, Option(metavar=DIR, help="the run's folder; without: a name in runs/")] = None,
     seed: Annotated[int, Option(help="of weights, order, augmentation and dropout")] = 0,
@@ -41,20 +46,18 @@ def train(
     folder = out or default_folder(spec, data, seed)
     with run_bars() as bars:
         result = run_training(
-            spec, data, recipe=recipe, overrides=recipe_fields(context), out=folder, seed=seed,
-            checkpoint=checkpoint, pretrained=pretrained, val_data=val_data, data_dir=data_dir, workers=workers,
-            device=device, strict_data=strict_data, save_every=save_every, observer=Watching(bars, bare_name(spec)),
-            command=command_line(),
+            spec, data, task=task, options=_options(option), recipe=recipe, overrides=recipe_fields(context),
+            out=folder, seed=seed, checkpoint=checkpoint, pretrained=pretrained, val_data=val_data, data_dir=data_dir,
+            workers=workers, device=device, strict_data=strict_data, save_every=save_every,
+            observer=Watching(bars, bare_name(spec)), command=command_line(),
         )  # fmt: skip
     if os.environ.get("RANK", "0") != "0":
         return  # of several processes, the first one speaks
-    top5 = "" if result["top5"] is None else f", top-5 {100 * result['top5']:.2f} %"
     best, skipped = result["best"], sum(map(len, result["skipped"].values()))
     console = Console()
     console.print(
-        f"top-1 {100 * result['top1']:.2f} %{top5}, loss {result['loss']:.4f} on {result['images']:,} images "
-        f"after {result['epochs']} epochs (best {100 * best['top1']:.2f} % after {best['epoch']}), "
-        f"{result['images_per_second']:,.0f} images/s",
+        f"{in_words(result)} on {result['images']:,} images after {result['epochs']} epochs "
+        f"(best {in_words(best)} after {best['epoch']}), {result['images_per_second']:,.0f} images/s",
         highlight=False,
     )
     if skipped:
@@ -62,3 +65,12 @@ def train(
     console.print(
         f"{folder}: last/ and best/ hold the models, metrics.jsonl and tensorboard/ the curves", highlight=False
     )
+
+
+def _options(given: list[str]) -> dict[str, str]:
+    """`--option head=upernet` as words of a task."""
+    pairs = [text.partition("=") for text in given]
+    wrong = next((text for text, (name, equals, _) in zip(given, pairs, strict=True) if not (name and equals)), None)
+    if wrong is not None:
+        raise UnsmoothError(f"--option {wrong}: write NAME=VALUE")
+    return {name: value for name, _, value in pairs}

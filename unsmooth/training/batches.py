@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from unsmooth.data import BadImage, Images, Source, Stream, as_images, for_host, spread
 from unsmooth.errors import UnsmoothError
 from unsmooth.training.order import ITEM, epoch_order, random_state_kept, seed_everything, seed_of, share
+from unsmooth.training.task import Items
 
 
 @dataclass
@@ -25,6 +26,19 @@ class Labelled:
     places: Tensor
     skipped: dict[str, str] = field(default_factory=dict)
     fatal: str = ""  # why the run cannot go on: a worker cannot raise in words
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def to(self, device: torch.device) -> Labelled:
+        return self.replaced(self.images.to(device, non_blocking=True), self.labels.to(device, non_blocking=True))
+
+    def parts(self, count: int) -> list[Labelled]:
+        chunks = zip(self.images.chunk(count), self.labels.chunk(count), self.places.chunk(count), strict=True)
+        return [Labelled(*chunk) for chunk in chunks]
+
+    def replaced(self, images: Tensor, labels: Tensor) -> Labelled:
+        return replace(self, images=images, labels=labels)
 
     def pin_memory(self) -> Labelled:
         """For the loader, which pins no class that it does not know."""
@@ -50,6 +64,17 @@ class Pictures(Dataset[Any]):
     def __init__(self, images: Source, transform: Any, channels: int, strict: bool = False) -> None:
         self.images, self.transform, self.channels, self.strict = images, transform, channels, strict
         self.by_place: Images | None = images if isinstance(images, Images) else None
+
+    @property
+    def count(self) -> int:
+        return self.images.count
+
+    @property
+    def name(self) -> str:
+        return self.images.name
+
+    def collate(self, items: list[Item]) -> Labelled:
+        return collate(items)
 
     def __getitem__(self, key: Key) -> Item:
         place, seed = key
@@ -94,7 +119,7 @@ def collate(items: list[Item]) -> Labelled:
 
 def a_few(pictures: Pictures, count: int) -> Labelled:
     """One batch of so many images, spread over the data, for a look."""
-    return collate([pictures[(place, None)] for place in spread(pictures.images.count, count)])
+    return collate([pictures[(place, None)] for place in spread(pictures.count, count)])
 
 
 @dataclass
@@ -136,35 +161,35 @@ class Plan:
 class TrainingBatches:
     """The batches of one process, epoch by epoch, from any step of it on; one epoch at a time."""
 
-    def __init__(self, pictures: Pictures, batch_size: int, seed: int, repeats: int = 0, workers: int = 0,
+    def __init__(self, items: Items, batch_size: int, seed: int, repeats: int = 0, workers: int = 0,
                  rank: int = 0, world: int = 1, pin: bool = False) -> None:  # fmt: skip
-        self.plan = Plan(pictures.images.count, batch_size, seed, repeats, share(batch_size, rank, world))
-        if isinstance(pictures.images, Stream):
+        self.plan = Plan(items.count, batch_size, seed, repeats, share(batch_size, rank, world))
+        if isinstance(items, Pictures) and isinstance(items.images, Stream):
             from unsmooth.training.streaming import StreamTraining  # it is built on this file
 
             # Its workers start anew with each epoch, and so know where to begin.
-            batches = StreamTraining(pictures, self.plan)
+            batches = StreamTraining(items, self.plan)
             self.loader = _loader(batches, workers, pin, batch_size=None, collate_fn=_as_it_is)
         else:
-            self.loader = _by_place(pictures, self.plan, workers, pin)
+            self.loader = _by_place(items, self.plan, workers, pin)
 
     @property
     def steps(self) -> int:
         """Steps of an epoch; images that do not fill a batch wait for another epoch."""
         return self.plan.steps
 
-    def from_step(self, epoch: int, start: int) -> Iterator[Labelled]:
+    def from_step(self, epoch: int, start: int) -> Iterator[Any]:
         self.plan.epoch, self.plan.start = epoch, start
         return _raising(iter(self.loader))
 
 
 def evaluation_batches(
-    pictures: Pictures, batch_size: int, workers: int = 0, rank: int = 0, world: int = 1, pin: bool = False
+    items: Items, batch_size: int, workers: int = 0, rank: int = 0, world: int = 1, pin: bool = False
 ) -> Any:
-    """Every image once, in order; of several processes each takes a part, and none takes one twice."""
-    mine = list(range(rank, pictures.images.count, world))
+    """Every item once, in order; of several processes each takes a part, and none takes one twice."""
+    mine = list(range(rank, items.count, world))
     keys: list[list[Key]] = [[(i, None) for i in mine[at : at + batch_size]] for at in range(0, len(mine), batch_size)]
-    return _Evaluation(_by_place(pictures, keys, workers, pin))
+    return _Evaluation(_by_place(items, keys, workers, pin))
 
 
 class _Evaluation:
@@ -173,14 +198,14 @@ class _Evaluation:
     def __init__(self, loader: Any) -> None:
         self.loader = loader
 
-    def __iter__(self) -> Iterator[Labelled]:
+    def __iter__(self) -> Iterator[Any]:
         return _raising(iter(self.loader))
 
     def __len__(self) -> int:
         return len(self.loader)
 
 
-def _raising(batches: Iterator[Labelled]) -> Iterator[Labelled]:
+def _raising(batches: Iterator[Any]) -> Iterator[Any]:
     """The same batches; what stops a worker is said here. Random numbers of this process stay as they are."""
     while True:
         with random_state_kept():
@@ -193,7 +218,7 @@ def _raising(batches: Iterator[Labelled]) -> Iterator[Labelled]:
         yield batch
 
 
-def _loader(dataset: Dataset[Any], workers: int, pin: bool, **how: Any) -> Any:
+def _loader(dataset: Any, workers: int, pin: bool, **how: Any) -> Any:
     return DataLoader(
         dataset, num_workers=workers, pin_memory=pin, generator=torch.Generator(), **how,
         # The pictures of a data set are functions, which only a fork can hand on.
@@ -201,8 +226,8 @@ def _loader(dataset: Dataset[Any], workers: int, pin: bool, **how: Any) -> Any:
     )  # fmt: skip
 
 
-def _by_place(pictures: Pictures, keys: Any, workers: int, pin: bool) -> Any:
-    return _loader(pictures, workers, pin, batch_sampler=keys, collate_fn=collate, persistent_workers=workers > 0)
+def _by_place(items: Items, keys: Any, workers: int, pin: bool) -> Any:
+    return _loader(items, workers, pin, batch_sampler=keys, collate_fn=items.collate, persistent_workers=workers > 0)
 
 
 def _as_it_is(batch: Labelled) -> Labelled:

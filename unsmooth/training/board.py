@@ -9,8 +9,6 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
-SCALARS = ("lr", "train_loss", "val_loss", "val_top1", "val_top5")
-
 
 class Board:
     """Writes a line of metrics as scalars; the steps behind `epoch` come again and replace what was there."""
@@ -23,9 +21,9 @@ class Board:
         thread = getattr(self.writer.file_writer.event_writer, "_worker", None)
         if thread is not None and not thread.is_alive():
             return
-        for name in SCALARS:
-            if line.get(name) is not None:
-                self.writer.add_scalar(name, line[name], line["epoch"])
+        for name, value in line.items():
+            if name != "epoch" and isinstance(value, int | float):
+                self.writer.add_scalar(name, value, line["epoch"])
         for vital, values in line.get("vitals", {}).items():
             for block, value in enumerate(values):
                 if value is not None:

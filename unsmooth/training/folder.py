@@ -27,7 +27,7 @@ from unsmooth.training.recipe import differences
 SETTINGS, STATE, METRICS, RESULT, SCORES = "run.json", "state.safetensors", "metrics.jsonl", "result.json", "scores.npz"
 FORMAT = 1
 # What must be the same for a run to go on.
-BINDING = ("spec", "data", "val_data", "seed", "checkpoint", "pretrained", "images")
+BINDING = ("task", "options", "spec", "data", "val_data", "seed", "checkpoint", "pretrained", "images")
 
 
 class RunFolder:

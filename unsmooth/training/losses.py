@@ -14,7 +14,7 @@ from unsmooth.training.recipe import Recipe
 from unsmooth.transforms import Preprocessing, preprocessing
 
 
-def classification(recipe: Recipe) -> nn.Module:
+def cross_entropy(recipe: Recipe) -> nn.Module:
     """Cross-entropy; of soft targets where images are mixed, which hold the smoothing already."""
     return nn.CrossEntropyLoss(label_smoothing=0.0 if recipe.mixes else recipe.label_smoothing)
 

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
-from torch import nn
 
-from unsmooth.anatomy import Anatomy
-from unsmooth.data import first_usable
 from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation.outputs import autocast, forward
-from unsmooth.evaluation.scoring import Scores, join, score
-from unsmooth.files import write
 from unsmooth.planning import anatomy_of
-from unsmooth.splits import Splits, open_splits, some_of
-from unsmooth.storage import save
-from unsmooth.trace import undisturbed
-from unsmooth.training.assembly import build, build_teacher, check_patches
-from unsmooth.training.batches import Pictures, TrainingBatches, a_few, evaluation_batches
+from unsmooth.training.batches import TrainingBatches, evaluation_batches
 from unsmooth.training.board import Board
 from unsmooth.training.checkpoint import read_state, write_state
-from unsmooth.training.folder import RESULT, SCORES, RunFolder
-from unsmooth.training.losses import Distillation
+from unsmooth.training.folder import RESULT, RunFolder
 from unsmooth.training.processes import Processes, join_processes
 from unsmooth.training.recipe import Recipe, load_recipe
 from unsmooth.training.settings import check_budget, check_shares, settings_of
 from unsmooth.training.signals import Wish, stop_politely
+from unsmooth.training.task import Score, Task
+from unsmooth.training.tasks import CLASSIFICATION, open_task
 from unsmooth.training.trainer import NotFinite, Trainer
-from unsmooth.training.watch import broken_gradient, first_broken, follow
-from unsmooth.transforms import preprocessing
+from unsmooth.training.watch import follow
 
 SAVE_EVERY = 600.0  # seconds between two checkpoints within an epoch
 
@@ -66,6 +54,8 @@ def train(
     spec: str,
     data: str | Path,
     *,
+    task: str = CLASSIFICATION,
+    options: Mapping[str, str] | None = None,
     recipe: str | Path | Recipe = "small",
     overrides: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
@@ -85,28 +75,32 @@ def train(
 
     The same call goes on where a run was cut, and a run that is done gives its result at once. Under torchrun every
     process calls it alike. `checkpoint` or `pretrained` start from weights instead of from scratch, with a new head
-    where classes differ. See `unsmooth.training.folder` for what is in the folder.
+    where classes differ. `task` is what is learned, with `options` of its own: see
+    `unsmooth.training.tasks`, and `unsmooth.training.folder` for what is in the folder.
     """
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
-    splits = some_of(open_splits(data, val_data, data_dir), chosen.train_images, chosen.val_images)
     folder = RunFolder(Path(out) if out is not None else default_folder(spec, data, seed))
-    settings = settings_of(spec, splits, val_data, chosen, seed, checkpoint, pretrained, command)
+    opened = open_task(
+        task, spec, data, chosen, seed, checkpoint=checkpoint, pretrained=pretrained, val_data=val_data,
+        data_dir=data_dir, strict=strict_data, options=options,
+    )  # fmt: skip
+    settings = settings_of(spec, opened, val_data, chosen, seed, checkpoint, pretrained, command)
     folder.check(settings)
-    check_budget(splits, chosen)
+    check_budget(opened, chosen)
     if workers < 0 or not 0 <= seed < 2**62 or not save_every >= 0:
         raise UnsmoothError(
             f"workers, seed and save_every are 0 or more (seed below 2^62), not {workers}, {seed} and {save_every}"
         )
     processes = join_processes(device)
     try:
-        check_shares(chosen, processes, splits)
+        check_shares(opened, chosen, processes)
         seen = processes.gather((folder.done, folder.state.exists()))
         if len(set(seen)) > 1:
             raise UnsmoothError(f"the processes see different files in {folder.path}: they must share the folder")
         if (done := folder.result()) is not None:
             return done
-        settings = settings_of(spec, splits, val_data, chosen, seed, checkpoint, pretrained, command, processes)
-        run = _Run(spec, splits, chosen, seed, checkpoint, pretrained, processes, workers, strict_data, folder)
+        settings |= {"processes": processes.world, "device": processes.device.type}
+        run = _Run(opened, chosen, seed, processes, workers, folder)
         with stop_politely() as wish:
             processes.on_primary(lambda: folder.begin(settings))
             try:
@@ -129,38 +123,20 @@ class _Run:
     """The parts of a run, put together and checked before anything is written."""
 
     def __init__(
-        self,
-        spec: str,
-        splits: Splits,
-        recipe: Recipe,
-        seed: int,
-        checkpoint: str | Path | None,
-        pretrained: bool,
-        processes: Processes,
-        workers: int,
-        strict: bool,
-        folder: RunFolder,
+        self, task: Task, recipe: Recipe, seed: int, processes: Processes, workers: int, folder: RunFolder
     ) -> None:
-        self.recipe, self.folder, self.processes, self.seed = recipe, folder, processes, seed
-        model = build(spec, splits.classes, recipe, seed, checkpoint, pretrained)
-        wanted = preprocessing(model, recipe.image_size)
-        check_patches(model, first_usable(splits.train).size, spec, splits.name)
-        first_usable(splits.val)
-        self.anatomy: Anatomy | None = anatomy_of(model) if recipe.vitals_every else None
-        classes = outputs_of(model, wanted.size, spec)
-        teacher = build_teacher(recipe, classes)
-        distillation = Distillation(teacher, wanted, recipe, classes) if teacher is not None else None
+        self.task, self.recipe, self.folder, self.processes = task, recipe, folder, processes
+        task.build()
         pin = processes.device.type == "cuda"
-        pictures = Pictures(splits.train, wanted.training(**_augmentation(recipe)), wanted.size[0], strict)
-        batches = TrainingBatches(pictures, recipe.batch_size, seed, recipe.repeated_augmentation, workers,
+        batches = TrainingBatches(task.train, recipe.batch_size, seed, recipe.repeated_augmentation, workers,
                                   processes.rank, processes.world, pin)  # fmt: skip
-        held = Pictures(splits.val, wanted.evaluation(), wanted.size[0], strict)
         per_process = max(1, recipe.batch_size // processes.world)
-        self.validation = evaluation_batches(held, per_process, workers, processes.rank, processes.world, pin)
-        self.looked_at = a_few(held, recipe.vitals_images).images if recipe.vitals_every and processes.primary else None
-        self.trainer = Trainer(model, recipe, batches, classes, seed, processes, wanted.size, distillation)
-        self.wanted = wanted
-        self.best: dict[str, Any] = {"epoch": 0, "top1": -1.0}
+        self.validation = evaluation_batches(task.val, per_process, workers, processes.rank, processes.world, pin)
+        looks = recipe.vitals_every and processes.primary
+        self.looked_at = task.looked_at(recipe.vitals_images) if looks else None
+        self.anatomy = anatomy_of(task.model) if self.looked_at is not None else None
+        self.trainer = Trainer(task, recipe, batches, seed, processes)
+        self.best: dict[str, Any] = {"epoch": 0, task.headline: float("-inf")}
         self.seconds, self.vitals_seconds = 0.0, 0.0
 
     def go(self, wish: Wish, save_every: float, observer: Observer) -> dict[str, Any]:
@@ -238,9 +214,9 @@ class _Run:
         trainer, recipe = self.trainer, self.recipe
         epoch = trainer.epoch + 1
         line: dict[str, Any] = {"epoch": epoch, "lr": trainer.lr, "train_loss": trainer.epoch_loss()}
-        if epoch % recipe.validate_every == 0 or epoch == recipe.epochs:
-            self.last = scores = self._score()
-            line |= {"val_loss": scores.mean_loss, "val_top1": scores.top1, "val_top5": scores.top5}
+        if self._validated(epoch):
+            self.last = self._score()
+            line |= self.last.line()
         if self.looked_at is not None and epoch % recipe.vitals_every == 0:
             assert self.anatomy is not None
             begun = time.monotonic()
@@ -251,82 +227,47 @@ class _Run:
     def _write_down(self, line: Mapping[str, Any]) -> None:
         """An epoch's metrics, and its model if it is the best so far."""
         self.folder.add_metrics(line)
-        if line.get("val_top1", -1.0) > self.best["top1"]:
-            self.best = {"epoch": line["epoch"], "top1": line["val_top1"]}
-            save(self.trainer.judged, self.folder.path / "best")
+        headline = self.task.headline
+        if self._validated(line["epoch"]) and self.last.headline > self.best[headline]:
+            self.best = {"epoch": line["epoch"], headline: self.last.headline}
+            self.task.save(self.trainer.judged, self.folder.path / "best")
+
+    def _validated(self, epoch: int) -> bool:
+        return epoch % self.recipe.validate_every == 0 or epoch == self.recipe.epochs
 
     def _finish(self) -> dict[str, Any]:
         """Write the last model and the result, which marks the run as done."""
         if not hasattr(self, "last"):  # cut between the last checkpoint and the end
             self.last = self._score()
-        scores, skipped = self.last, dict[str, str]()
+        found, skipped = self.last.result(), dict[str, str]()
         for names in self.processes.gather(self.trainer.skipped):
             skipped |= names
         images = self.trainer.batches.steps * self.recipe.batch_size * self.recipe.epochs
         result = {
-            "top1": scores.top1, "top5": scores.top5, "loss": scores.mean_loss, "images": scores.images,
-            "best": self.best, "epochs": self.recipe.epochs, "seconds": round(self.seconds, 1),
+            **found, "best": self.best, "epochs": self.recipe.epochs, "seconds": round(self.seconds, 1),
             "images_per_second": round(images / max(self.seconds, 1e-9), 2),
             "vitals_share": round(self.vitals_seconds / max(self.seconds, 1e-9), 5),
-            "skipped": {"train": skipped, "val": scores.skipped},
+            "skipped": {"train": skipped, "val": found["skipped"]},
         }  # fmt: skip
 
         def write_down() -> None:
-            save(self.trainer.judged, self.folder.path / "last")
-            _write_scores(self.folder.path / SCORES, scores)
+            self.task.save(self.trainer.judged, self.folder.path / "last")
+            self.task.keep(self.last, self.folder.path)
             self.folder.write_json(RESULT, result)
 
         self.processes.on_primary(write_down)
-        found: dict[str, Any] = self.processes.gather(result)[0]
-        return found
+        given: dict[str, Any] = self.processes.gather(result)[0]
+        return given
 
-    def _score(self) -> Scores:
-        """How the model that counts does on all validation images."""
-        return join(self.processes.gather(score(self.trainer.judged, self.validation, amp=self.recipe.amp)))
+    def _score(self) -> Score:
+        """How the model that counts does on all validation items."""
+        device = self.processes.device
+        mine = self.task.score(self.trainer.judged, self.validation, device, self.recipe.amp)
+        return self.task.join(self.processes.gather(mine))
 
     def _explained(self, error: NotFinite | None) -> Diverged:
         what = str(error) if error is not None else f"a weight is not finite in epoch {self.trainer.epoch + 1}"
+        images = error.images if error is not None else torch.zeros(1, *self.task.size)
+        where = self.task.where(images, self.recipe.amp, self.processes.device)
         kept = f"the last good state is {self.folder.state}" if self.folder.state.exists() else "no state was saved yet"
-        return Diverged(
-            f"{what}: {self._where(error)}; {kept}. Try a lower learning rate, clip_grad = 1, or amp = none"
-        )
-
-    def _where(self, error: NotFinite | None) -> str:
-        model: nn.Module = self.trainer.model
-        try:
-            anatomy = self.anatomy or anatomy_of(model)
-            if error is not None and error.images is None:
-                return broken_gradient(model, anatomy)
-            images = torch.zeros(1, *self.wanted.size) if error is None or error.images is None else error.images
-            with autocast(self.recipe.amp, self.processes.device):
-                return first_broken(model, anatomy, images.to(self.processes.device), self.recipe.accumulate)
-        except UnsmoothError as reason:  # a host without blocks that we know
-            return f"which block went first is unknown ({reason})"
-
-
-def outputs_of(model: nn.Module, size: tuple[int, int, int], spec: str) -> int:
-    """How many classes a model tells apart, found on one image of the size that it will get."""
-    try:
-        with undisturbed(model):
-            return forward(model, torch.zeros(1, *size)).shape[1]
-    except UnsmoothError:
-        raise
-    except Exception as error:  # whatever a host makes of a size that it was not built for
-        first = (str(error) or type(error).__name__).splitlines()[0]
-        raise UnsmoothError(f"{spec} cannot take images of {size[2]} × {size[1]} pixels: {first}") from error
-
-
-def _augmentation(recipe: Recipe) -> dict[str, Any]:
-    return {
-        "scale": recipe.crop_scale, "ratio": recipe.crop_ratio, "hflip": recipe.hflip,
-        "color_jitter": recipe.color_jitter or None, "auto_augment": recipe.auto_augment or None,
-        "re_prob": recipe.erasing, "re_mode": recipe.erasing_mode,
-        "no_aug": recipe.crop_scale == (1.0, 1.0)
-        and not (recipe.hflip or recipe.auto_augment or recipe.color_jitter or recipe.erasing),
-    }  # fmt: skip
-
-
-def _write_scores(path: Path, scores: Scores) -> None:
-    file = io.BytesIO()
-    np.savez_compressed(file, places=scores.places, correct=scores.correct)
-    write(path, file.getvalue())
+        return Diverged(f"{what}: {where}; {kept}. Try a lower learning rate, clip_grad = 1, or amp = none")

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from timm.data import Mixup
 from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_groups_weight_decay
 from timm.scheduler import create_scheduler_v2
 from timm.utils import ModelEmaV3, distribute_bn
@@ -18,14 +17,13 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from unsmooth.auxiliary import auxiliary_loss
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.outputs import autocast
-from unsmooth.hosts import run
 from unsmooth.training.assembly import without_decay
-from unsmooth.training.batches import Labelled, TrainingBatches
+from unsmooth.training.batches import TrainingBatches
 from unsmooth.training.checkpoint import finite
-from unsmooth.training.losses import Distillation, classification, heads
-from unsmooth.training.order import MIX, STEP, seed_everything, seed_of
+from unsmooth.training.order import STEP, seed_everything, seed_of
 from unsmooth.training.processes import Processes
 from unsmooth.training.recipe import Recipe
+from unsmooth.training.task import Batch, Task
 
 
 class NotFinite(UnsmoothError):
@@ -41,42 +39,28 @@ class Trainer:
 
     def __init__(
         self,
-        model: nn.Module,
+        task: Task,
         recipe: Recipe,
         batches: TrainingBatches,
-        classes: int,
         seed: int,
         processes: Processes,
-        size: tuple[int, int, int],
-        distillation: Distillation | None = None,
     ) -> None:
         device = processes.device
-        self.recipe, self.batches, self.seed, self.processes = recipe, batches, seed, processes
-        self.model = model.to(device)
-        self.distillation = distillation.to(device) if distillation is not None else None
-        two_heads: Any = getattr(model, "set_distilled_training", None)
-        if distillation is not None and two_heads is not None:
-            two_heads(True)
+        self.task, self.recipe, self.batches, self.seed, self.processes = task, recipe, batches, seed, processes
+        self.model = model = task.model.to(device)
+        task.to(device)
         self.optimizer = make_optimizer(model, recipe)
         self.schedule = create_scheduler_v2(
             self.optimizer, recipe.schedule, num_epochs=recipe.epochs, warmup_epochs=recipe.warmup_epochs,
             warmup_lr=recipe.warmup_lr, min_lr=recipe.min_lr, step_on_epochs=False, updates_per_epoch=batches.steps,
         )[0]  # fmt: skip
         self.ema = ModelEmaV3(model, decay=recipe.ema, use_warmup=True) if recipe.ema else None
-        self.mixup = Mixup(
-            recipe.mixup, recipe.cutmix, prob=recipe.mixup_prob, switch_prob=recipe.switch_prob,
-            label_smoothing=recipe.label_smoothing, num_classes=classes,
-        ) if recipe.mixes else None  # fmt: skip
-        self.criterion = classification(recipe)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.amp == "float16")
-        self.input = "pixel_values" if getattr(model, "config", None) is not None else "image"  # Hugging Face's name
         self.runner: Any = model
         self.ddp: DistributedDataParallel | None = None
         if processes.world > 1:
             ids = None if device.type == "cpu" else [device.index]
-            self.ddp = self.runner = DistributedDataParallel(
-                model, device_ids=ids, find_unused_parameters=self._has_idle_parameters(size)
-            )
+            self.ddp = self.runner = DistributedDataParallel(model, device_ids=ids, find_unused_parameters=task.idle())
         if recipe.compile:
             self.runner = torch.compile(self.runner)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -114,35 +98,29 @@ class Trainer:
     def next_epoch(self) -> None:
         self.epoch, self.step, self.sums = self.epoch + 1, 0, self._zeros()
 
-    def _step(self, batch: Labelled) -> None:
+    def _step(self, batch: Batch) -> None:
         recipe, device = self.recipe, self.processes.device
         self.skipped.update(batch.skipped)
-        images = batch.images.to(device, non_blocking=True)
-        targets = batch.labels.to(device, non_blocking=True)
-        if self.mixup is not None:
-            # Every process mixes alike: then a batch does not depend on how many share it.
-            seed_everything(seed_of(MIX, self.seed, self.epoch, self.step))
-            images, targets = self.mixup(images, targets)
+        batch = self.task.prepare(batch.to(device), self.epoch, self.step)
         seed_everything(seed_of(STEP, self.seed, self.epoch, self.step, self.processes.rank), device)
         self.schedule.step_update(self.epoch * self.batches.steps + self.step)
-        parts = min(recipe.accumulate, len(images))
+        parts = batch.parts(min(recipe.accumulate, len(batch)))
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        for i, (some, wanted) in enumerate(zip(images.chunk(parts), targets.chunk(parts), strict=True)):
-            last = i == len(images.chunk(parts)) - 1
-            wait = self.ddp.no_sync() if self.ddp is not None and not last else nullcontext()
+        for some in parts:
+            wait = self.ddp.no_sync() if self.ddp is not None and some is not parts[-1] else nullcontext()
             with wait:
-                loss = self._loss(some, wanted)
-                self.scaler.scale(loss * (len(some) / len(images))).backward()
+                loss = self._loss(some)
+                self.scaler.scale(loss * (len(some) / len(batch))).backward()
             loss_sum += loss.detach() * len(some)
         if self.processes.any(not loss_sum.isfinite())[0]:
-            raise NotFinite("the loss", self.epoch, self.step, images)
+            raise NotFinite("the loss", self.epoch, self.step, batch.images)
         self._check_and_clip()
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
             self.ema.update(self.model, step=self.epoch * self.batches.steps + self.step + 1)
-        self.sums += torch.stack([loss_sum, loss_sum.new_tensor(len(images))])
+        self.sums += torch.stack([loss_sum, loss_sum.new_tensor(len(batch))])
 
     def _check_and_clip(self) -> None:
         """Clip the gradient. One that is not finite never reaches the weights: fp16's scaler skips it, others stop."""
@@ -153,23 +131,9 @@ class Trainer:
         if self.recipe.clip_grad:
             clip_grads_with_norm_(self.parameters, self.recipe.clip_grad, norm)
 
-    def _has_idle_parameters(self, size: tuple[int, int, int]) -> bool:
-        """Whether the loss leaves some parameters out, as a mask token that nobody masks with."""
-        self.model.eval()
-        image = torch.zeros(1, *size, device=self.processes.device)
-        logits, other = heads(run(self.model, {self.input: image}))
-        (logits.sum() + other.sum()).backward()
-        idle = any(p.grad is None for p in self.model.parameters() if p.requires_grad)
-        self.model.zero_grad(set_to_none=True)
-        return idle
-
-    def _loss(self, images: Tensor, targets: Tensor) -> Tensor:
+    def _loss(self, batch: Batch) -> Tensor:
         with autocast(self.recipe.amp, self.processes.device):
-            logits, other = heads(run(self.runner, {self.input: images}))
-            loss: Tensor = self.criterion(logits, targets)
-            if self.distillation is not None:
-                alpha = self.recipe.distillation_alpha
-                loss = (1 - alpha) * loss + alpha * self.distillation(images, other)
+            loss = self.task.loss(self.runner, batch)
             extra = auxiliary_loss(self.model)
         return loss if extra is None else loss + extra
 

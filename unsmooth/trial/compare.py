@@ -20,6 +20,7 @@ from unsmooth.files import write
 from unsmooth.results import FORMAT
 from unsmooth.splits import open_splits, some_of
 from unsmooth.training.assembly import build, check_patches
+from unsmooth.training.classification import Classification
 from unsmooth.training.processes import join_processes
 from unsmooth.training.recipe import Recipe, load_recipe, write_recipe
 from unsmooth.training.settings import check_budget, settings_of
@@ -129,9 +130,10 @@ def _check(trained: Trained, val_data: str | Path | None, checkpoint: str | Path
         raise UnsmoothError(f"{folder} is a file; --out takes a folder")
     for arm in trained.arms:
         for seed in range(trained.seeds):
-            wish = settings_of(arm.spec, splits, val_data, recipe, seed, checkpoint, pretrained, "")
+            task = Classification(arm.spec, splits, recipe, seed, checkpoint, pretrained)
+            check_budget(task, recipe)
+            wish = settings_of(arm.spec, task, val_data, recipe, seed, checkpoint, pretrained, "")
             trained.run(arm, seed).check(wish)
-    check_budget(splits, recipe)
     picture = first_usable(splits.train).size
     first_usable(splits.val)
     for arm in trained.arms:

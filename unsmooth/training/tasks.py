@@ -1,0 +1,51 @@
+"""The tasks that a run can have, by name; each is opened only when it is asked for, with what it needs installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.splits import open_splits, some_of
+from unsmooth.training.classification import Classification
+from unsmooth.training.recipe import Recipe
+from unsmooth.training.task import Task
+
+CLASSIFICATION = Classification.name
+# Each has a function `open_task`.
+OTHERS = {name: f"unsmooth.tasks.{name}.task" for name in ("segmentation", "vqa", "mae")}
+
+
+def open_task(
+    name: str,
+    spec: str,
+    data: str | Path,
+    recipe: Recipe,
+    seed: int,
+    *,
+    checkpoint: str | Path | None = None,
+    pretrained: bool = False,
+    val_data: str | Path | None = None,
+    data_dir: str | Path | None = None,
+    strict: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> Task:
+    """A task by its name; `options` are words of its own."""
+    if name == CLASSIFICATION:
+        if options:
+            raise UnsmoothError(f"{CLASSIFICATION} has no options of its own, and {next(iter(options))} was given")
+        splits = some_of(open_splits(data, val_data, data_dir), recipe.train_images, recipe.val_images)
+        return Classification(spec, splits, recipe, seed, checkpoint, pretrained, strict)
+    if name not in OTHERS:
+        raise unknown("task", name, [CLASSIFICATION, *OTHERS])
+    given: dict[str, Any] = {"val_data": val_data, "data_dir": data_dir}
+    for option, value in given.items():
+        if value is not None:
+            raise UnsmoothError(f"{option} is for classification; {name} finds its images in --data")
+    opened: Task = import_module(OTHERS[name]).open_task(
+        spec, data, recipe, seed, checkpoint=checkpoint, pretrained=pretrained, strict=strict, options=options or {}
+    )
+    opened.options = dict(options or {})
+    return opened
