@@ -16,11 +16,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from unsmooth.anatomy import Anatomy, Attention, Block, Port
+from unsmooth.anatomy import Anatomy, Attention, Block
 from unsmooth.bands import split
 from unsmooth.errors import Refusal
 from unsmooth.feeding import example
 from unsmooth.hosts import run
+from unsmooth.patches import Port
 from unsmooth.places import as_tokens
 from unsmooth.probe import probe
 from unsmooth.remedies.base import AttentionPart

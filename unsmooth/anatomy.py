@@ -8,29 +8,19 @@ The few tables below are all that this project knows about families.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from torch import nn
 
 from unsmooth.errors import Refusal, UnsmoothError
 from unsmooth.hosts import Example, example_input
+from unsmooth.patches import Patches, Port, find_patches, parents
 from unsmooth.trace import AttentionEvent, LinearEvent, ModuleCall, Trace, trace
 
-PATCH_EMBEDDINGS = ("patch_embed", "patch_embeddings", "patch_embedding", "conv_proj", "stem")
 CLASS_TOKENS = ("cls_token", "class_token", "class_embedding")
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 # Blocks of hosts without attention: the class that holds the skip around the token mixer.
 ATTENTION_FREE_BLOCKS = ("timm.models.convmixer.Residual",)
-
-
-@dataclass(frozen=True)
-class Port:
-    """A place where tokens pass: what a module takes in, or what it gives out."""
-
-    module: str
-    side: str  # "input" or "output"
-    channels_last: bool = True
 
 
 @dataclass(frozen=True)
@@ -113,19 +103,6 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Patches:
-    """Where patch tokens leave the embedding, and the convolution that cuts the image into patches."""
-
-    port: Port
-    tokens: int
-    channels: int
-    convolution: str
-    kernel: tuple[int, int]
-    image_channels: int
-    overlap: bool
-
-
-@dataclass(frozen=True)
 class Anatomy:
     blocks: tuple[Block, ...]
     patches: Patches | None
@@ -152,7 +129,7 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
         )
     record = trace(model, example, names)  # now that the blocks are known, their residual sums can be told
     owners = {event.at: _block_of(event.core, modules, run) for event in record.attentions}
-    patches = _patches(record, modules)
+    patches = find_patches(record, modules)
     class_parameter = any(name.split(".")[-1] in CLASS_TOKENS for name, _ in model.named_parameters())
     blocks: list[Block] = []
     skipped = [
@@ -174,18 +151,11 @@ def _class_name(module: nn.Module) -> str:
     return f"{type(module).__module__}.{type(module).__name__}"
 
 
-def _parents(name: str) -> Iterable[str]:
-    """A module's own name, then the names of what holds it, inside out."""
-    while name:
-        yield name
-        name = name.rpartition(".")[0]
-
-
 def _block_of(core: str, modules: dict[str, nn.Module], run: set[str]) -> str:
     """The block of an attention: the nearest member of a list of modules that runs and is not a list itself."""
     members = [
         name
-        for name in _parents(core)
+        for name in parents(core)
         if isinstance(modules[name.rpartition(".")[0]], CONTAINERS)
         and not isinstance(modules[name], CONTAINERS)
         and name in run
@@ -228,7 +198,7 @@ def _block(index: int, name: str, events: list[AttentionEvent], record: Trace, m
     else:
         reasons.setdefault("mlp", "no MLP of linear layers was found after its attention")
     joins = () if own else _joins(sums, events, rest) if events else ("attn",) * len(sums)
-    class_token = class_parameter and patches is not None and tokens > patches.tokens
+    class_token = class_parameter and patches is not None and tokens > patches.tokens_of(tokens)
     return Block(index, name, tokens, channels, class_token, attentions, attn, mlp, joins, reasons)
 
 
@@ -271,7 +241,7 @@ def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int
 
 def _attention_branch(block: str, core: str, modules: dict[str, nn.Module]) -> str:
     """The outermost module inside the block, other than a list, that holds the attention."""
-    path = [name for name in _parents(core) if _inside(name, block) and name != block]
+    path = [name for name in parents(core) if _inside(name, block) and name != block]
     return next((name for name in reversed(path) if not isinstance(modules[name], CONTAINERS)), core)
 
 
@@ -357,27 +327,3 @@ def _joins(sums: list[int], events: list[AttentionEvent], mlp: list[LinearEvent]
         labels.append("mlp" if any(since < event.at < at for event in mlp) else "attn" if attn else "other")
         since = at
     return tuple(labels)
-
-
-def _patches(record: Trace, modules: dict[str, nn.Module]) -> Patches | None:
-    call = next((call for call in record.calls if isinstance(call.module, nn.Conv2d)), None)
-    if call is None or call.output is None:
-        return None
-    convolution = call.module
-    assert isinstance(convolution, nn.Conv2d)
-    outside_in = reversed(list(_parents(call.name)))
-    named = [
-        n for n in outside_in if n.split(".")[-1] in PATCH_EMBEDDINGS and not isinstance(modules[n], nn.ModuleList)
-    ]
-    name = named[0] if named else call.name
-    holder = next(c for c in record.calls if c.name == name)
-    shape = holder.output or call.output
-    if len(shape) == 4 and shape[-1] != convolution.out_channels:
-        channels, tokens, last = shape[1], shape[2] * shape[3], False
-    else:
-        channels, tokens, last = shape[-1], math.prod(shape[1:-1]), True
-    kernel, stride = tuple(convolution.kernel_size), tuple(convolution.stride)
-    return Patches(
-        Port(name, "output", last), tokens, channels, call.name, (kernel[0], kernel[1]), convolution.in_channels,
-        kernel != stride or any(p != 0 for p in convolution.padding if not isinstance(p, str)),
-    )  # fmt: skip

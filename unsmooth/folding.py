@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth import circulant
-from unsmooth.anatomy import Anatomy, Port
+from unsmooth.anatomy import Anatomy
 from unsmooth.bands import along_channels, mean_token
 from unsmooth.errors import Refusal, UnsmoothError
 from unsmooth.hosts import Example, example_input, run
+from unsmooth.patches import Port
 from unsmooth.planning import anatomy_of
 from unsmooth.record import Fixture, check_model, check_unfolded, record_of
 from unsmooth.remedies.attn_scale import ScaledMap

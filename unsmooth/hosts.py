@@ -131,6 +131,7 @@ def image_size(model: nn.Module) -> tuple[int, int, int]:
     side = getattr(embed, "img_size", None) or getattr(model, "image_size", None)
     if side is not None:
         height, width = side if isinstance(side, list | tuple) else (side, side)
+    channels = getattr(model, "in_chans", channels)  # of a host without a convolution
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
     if first is not None:
         channels = first.in_channels

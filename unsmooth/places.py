@@ -17,7 +17,7 @@ def prefix_of(block: Block, anatomy: Anatomy) -> int:
     """How many tokens stand in front of a block's patch tokens: class, distillation, register or text tokens."""
     if anatomy.patches is None:
         return 0
-    extra = block.tokens - anatomy.patches.tokens
+    extra = block.tokens - anatomy.patches.tokens_of(block.tokens)
     return extra if 0 <= extra <= MOST_PREFIX else 0
 
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth import remedies
-from unsmooth.anatomy import Anatomy, Block, Port, examine
+from unsmooth.anatomy import Anatomy, Block, examine
 from unsmooth.errors import Refusal, UnsmoothError
 from unsmooth.hosts import Example
+from unsmooth.patches import Port
 from unsmooth.record import Record, check_model, check_unfolded, check_whole, record_of
 from unsmooth.remedies.base import Placement, Remedy
 from unsmooth.spec import Part, parse_part

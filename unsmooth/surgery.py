@@ -12,9 +12,10 @@ from typing import Any
 from torch import nn
 
 from unsmooth import remedies
-from unsmooth.anatomy import CONTAINERS, Anatomy, Port
+from unsmooth.anatomy import CONTAINERS, Anatomy
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts import Example
+from unsmooth.patches import Port
 from unsmooth.planning import Plan, prepare
 from unsmooth.record import PREFIX, RECORD, Application, Fixture, check_unfolded, check_unwrapped, record_of
 from unsmooth.remedies.base import LinearPart, Placement, Tap

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth import circulant
-from unsmooth.anatomy import Anatomy, Block, Port
+from unsmooth.anatomy import Anatomy, Block
 from unsmooth.errors import Refusal
+from unsmooth.patches import Port
 from unsmooth.remedies.base import Option, Options, Placement, Remedy, Tap, branches, register
 from unsmooth.treatment import Join
 

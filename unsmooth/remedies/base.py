@@ -22,9 +22,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from unsmooth.anatomy import Anatomy, Attention, Block, Port
+from unsmooth.anatomy import Anatomy, Attention, Block
 from unsmooth.bands import Gain, mix
 from unsmooth.errors import Refusal, UnsmoothError, unknown
+from unsmooth.patches import Port
 from unsmooth.places import as_tokens, prefix_of
 from unsmooth.seam import Attend, AttentionCall, softmax_call
 from unsmooth.treatment import Join

@@ -21,8 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unsmooth.anatomy import Anatomy, Block, Port
+from unsmooth.anatomy import Anatomy, Block
 from unsmooth.errors import Refusal, UnsmoothError
+from unsmooth.patches import Port
 from unsmooth.places import prefix_of
 from unsmooth.remedies.base import Keeper, LossRemedy, Option, Options, Placement, register
 

@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unsmooth.anatomy import Anatomy, Block, Patches, Port
+from unsmooth.anatomy import Anatomy, Block
 from unsmooth.errors import Refusal
+from unsmooth.patches import Patches, Port
 from unsmooth.remedies.base import Option, Options, Placement, Remedy, Tap, register
 
 
