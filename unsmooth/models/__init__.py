@@ -1,5 +1,5 @@
 """Hosts that the papers use and timm lacks, registered with timm under their names."""
 
-from unsmooth.models import convmixer
+from unsmooth.models import convmixer, deepvit, deit, localvit, pvt, t2t_vit
 
-__all__ = ["convmixer"]
+__all__ = ["convmixer", "deepvit", "deit", "localvit", "pvt", "t2t_vit"]
