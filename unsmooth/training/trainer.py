@@ -53,6 +53,7 @@ class Trainer:
         self.schedule = create_scheduler_v2(
             self.optimizer, recipe.schedule, num_epochs=recipe.epochs, warmup_epochs=recipe.warmup_epochs,
             warmup_lr=recipe.warmup_lr, min_lr=recipe.min_lr, step_on_epochs=False, updates_per_epoch=batches.steps,
+            decay_rate=1.0,  # the power of poly, by timm's name for it: its default of 0.1 hardly decays
         )[0]  # fmt: skip
         self.ema = ModelEmaV3(model, decay=recipe.ema, use_warmup=True) if recipe.ema else None
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.amp == "float16")

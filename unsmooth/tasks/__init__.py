@@ -1,0 +1,1 @@
+"""What a run can learn besides classification: one package for each task."""

@@ -1,0 +1,111 @@
+"""How well a segmenter does on validation pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from unsmooth.errors import UnsmoothError
+from unsmooth.evaluation.outputs import autocast, check_amp, device_of
+from unsmooth.tasks.segmentation.items import SceneItems, Wholes
+from unsmooth.tasks.segmentation.layout import open_scenes
+from unsmooth.tasks.segmentation.model import Segmenter, check_any_size
+from unsmooth.tasks.segmentation.options import Options, read_options
+from unsmooth.tasks.segmentation.predict import at_once, called, sliding
+from unsmooth.tasks.segmentation.score import Overlap, join
+from unsmooth.tasks.segmentation.storage import load_segmenter
+from unsmooth.tasks.segmentation.views import Evaluation, Normalise
+from unsmooth.trace import undisturbed
+from unsmooth.training.batches import evaluation_batches
+from unsmooth.transforms import preprocessing
+
+Progress = Callable[[int, int], None]  # pictures done, pictures in all
+
+
+def evaluate_segmentation(
+    model: Segmenter | str | Path,
+    data: str | Path,
+    *,
+    split: str = "val",
+    limit: int = 0,
+    options: dict[str, Any] | None = None,
+    workers: int = 0,
+    device: str | torch.device | None = None,
+    amp: str = "none",
+    strict: bool = False,
+    progress: Progress | None = None,
+) -> Overlap:
+    """mIoU and what belongs to it (`miou`, `pixel_accuracy`, `mean_accuracy`, `class_iou`).
+
+    `model`: a segmenter, or a folder that one was saved to. `limit`: so many pictures, spread over all. `options`:
+    words of the task that differ from those it was trained with, as mode and short; the classes stay.
+    """
+    check_amp(amp)
+    given = isinstance(model, nn.Module)
+    if given and not isinstance(model, Segmenter):
+        raise UnsmoothError(f"expected a segmenter, or the folder of one, got {type(model).__name__}")
+    built = model if isinstance(model, Segmenter) else load_segmenter(model)
+    wanted = _changed(built.options, options or {})
+    if split not in ("train", "val") or limit < 0:
+        raise UnsmoothError(f"split is train or val and limit 0 or more, not {split!r} and {limit}")
+    scenes = open_scenes(data, split).some(limit)
+    if device is not None or not given:
+        _move(built, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if wanted.mode == "whole":
+        check_any_size(built, f"this {type(built.backbone).__name__}")
+    batches = evaluation_batches(validation(built, scenes, wanted, strict), 1, workers)
+    done = 0
+
+    def told() -> Iterable[Wholes]:
+        nonlocal done
+        for batch in batches:
+            yield batch
+            done += 1
+            if progress is not None:
+                progress(done, scenes.count)
+
+    return join([score(built, told(), device_of(built), amp, wanted)])
+
+
+def validation(model: Segmenter, scenes: Any, options: Options, strict: bool) -> SceneItems:
+    """Scenes as a segmenter is judged on them."""
+    wanted = preprocessing(model.backbone, options.window)
+    view = Evaluation(options, Normalise(wanted.mean, wanted.std))
+    return SceneItems(scenes, view, wanted.size[0], options, training=False, strict=strict)
+
+
+def score(model: Segmenter, batches: Iterable[Wholes], device: torch.device, amp: str, options: Options) -> Overlap:
+    """Count the pixels of some batches; the model's modes and gradients are as before."""
+    found = Overlap.none(options.classes)
+    with undisturbed(model):
+        for batch in batches:
+            found.skipped |= batch.skipped
+            for picture, labels in zip(batch.pictures, batch.labels, strict=True):
+                picture = picture.to(device)
+                with autocast(amp, device):
+                    if options.mode == "whole":
+                        logits = at_once(model, picture, model.multiple)
+                    else:
+                        logits = sliding(model, picture, options.window)
+                found.add(labels.to(device), called(logits, (labels.shape[0], labels.shape[1])))
+    return found
+
+
+def _move(model: Segmenter, device: str | torch.device) -> None:
+    try:
+        model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise UnsmoothError(f"the device {device} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def _changed(options: Options, given: dict[str, Any]) -> Options:
+    for name in given:
+        if name in ("classes", "hidden", "auxiliary", "head", "crop"):
+            raise UnsmoothError(f"{name} is part of a trained segmenter; its own is {getattr(options, name)}")
+    wanted = read_options({**options.to_json(), **given})
+    return replace(wanted, short=wanted.short or wanted.crop)

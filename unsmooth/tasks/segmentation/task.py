@@ -1,0 +1,163 @@
+"""Semantic segmentation as a task of `unsmooth train`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from unsmooth.data import spread
+from unsmooth.errors import UnsmoothError
+from unsmooth.evaluation.outputs import autocast
+from unsmooth.planning import anatomy_of
+from unsmooth.tasks.segmentation import evaluate
+from unsmooth.tasks.segmentation.build import build, resolve
+from unsmooth.tasks.segmentation.items import Crops, SceneItems, Wholes
+from unsmooth.tasks.segmentation.layout import IGNORE, open_scenes
+from unsmooth.tasks.segmentation.model import Segmenter, synchronise, upernet
+from unsmooth.tasks.segmentation.options import Options, read_options
+from unsmooth.tasks.segmentation.score import Overlap, join
+from unsmooth.tasks.segmentation.storage import save_segmenter
+from unsmooth.tasks.segmentation.views import Normalise, Training
+from unsmooth.training.recipe import Recipe
+from unsmooth.training.task import Task
+from unsmooth.training.watch import broken_gradient, first_broken
+from unsmooth.transforms import preprocessing
+
+# Fields of a recipe that mean nothing for pixels, with the value that switches each off.
+FOREIGN = {"mixup": 0.0, "cutmix": 0.0, "distillation": "none", "auto_augment": "", "erasing": 0.0}
+
+
+def open_task(
+    spec: str,
+    data: str | Path,
+    recipe: Recipe,
+    seed: int,
+    *,
+    checkpoint: str | Path | None = None,
+    pretrained: bool = False,
+    strict: bool = False,
+    options: Mapping[str, str],
+) -> SegmentationTask:
+    """The task of a treated timm host on data in the layout of ADE20K.
+
+    `checkpoint` and `pretrained` are weights of the host. Of the recipe it takes hflip, color_jitter, label_smoothing,
+    dropout and drop_path, and image_size as the crop. It refuses mixing, distillation, auto_augment and erasing, and
+    ignores crop_scale and crop_ratio, for which it has options of its own, and deep_dropout.
+    """
+    upernet()
+    wanted = resolve(spec, read_options(options), recipe)
+    for name, off in FOREIGN.items():
+        if getattr(recipe, name) != off:
+            raise UnsmoothError(
+                f"recipe: {name} is for classification, and cannot be used in segmentation: set it to {off!r}, or take "
+                "--recipe segmentation"
+            )
+    if checkpoint is not None and pretrained:
+        raise UnsmoothError("give a checkpoint or pretrained, not both: they are weights of the same host")
+    return SegmentationTask(spec, data, recipe, seed, wanted, checkpoint, pretrained, strict)
+
+
+class SegmentationTask(Task):
+    name = "segmentation"
+    headline = "miou"
+    model: Segmenter
+
+    def __init__(
+        self,
+        spec: str,
+        data: str | Path,
+        recipe: Recipe,
+        seed: int,
+        wanted: Options,
+        checkpoint: str | Path | None = None,
+        pretrained: bool = False,
+        strict: bool = False,
+    ) -> None:
+        self.spec, self.recipe, self.seed, self.wanted, self.strict = spec, recipe, seed, wanted, strict
+        self.checkpoint, self.pretrained = checkpoint, pretrained
+        self.scenes = {
+            "train": open_scenes(data, "train").some(recipe.train_images),
+            "val": open_scenes(data, "val").some(recipe.val_images),
+        }
+
+    @property
+    def data(self) -> str:
+        return str(self.scenes["train"].root)
+
+    def counts(self) -> dict[str, int]:
+        return {**{split: scenes.count for split, scenes in self.scenes.items()}, "classes": self.wanted.classes}
+
+    def build(self) -> None:
+        self._check_batch()
+        recipe, options = self.recipe, self.wanted
+        self.model = build(self.spec, options, recipe, self.seed, self.checkpoint, self.pretrained)
+        if dist.is_initialized() and dist.get_backend() == "nccl":
+            synchronise(self.model)
+        host = preprocessing(self.model.backbone, options.window)
+        self.size = host.size
+        view = Training(options, Normalise(host.mean, host.std), recipe.hflip, recipe.color_jitter)
+        self.train = SceneItems(self.scenes["train"], view, host.size[0], options, training=True, strict=self.strict)
+        self.val = evaluate.validation(self.model, self.scenes["val"], options, self.strict)
+
+    def loss(self, runner: Any, batch: Crops) -> Tensor:
+        """Cross-entropy of both heads, the mean over all pixels: those without a label count as zero.
+
+        So parts of a batch, and processes, add up to the loss of the whole, and a batch without labels has a loss.
+        """
+        heads = runner(batch.images)
+        logits, other = heads if isinstance(heads, tuple) else (heads, None)
+        loss = self._cross_entropy(logits, batch.labels)
+        return loss if other is None else loss + self.wanted.auxiliary * self._cross_entropy(other, batch.labels)
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        smoothing = self.recipe.label_smoothing
+        total = F.cross_entropy(
+            logits, labels.long(), ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
+        )  # fmt: skip
+        return total / labels.numel()
+
+    def score(self, model: nn.Module, batches: Iterable[Wholes], device: torch.device, amp: str) -> Overlap:
+        assert isinstance(model, Segmenter)
+        return evaluate.score(model, batches, device, amp, self.wanted)
+
+    def join(self, scores: Sequence[Overlap]) -> Overlap:
+        return join(scores)
+
+    def save(self, model: nn.Module, folder: Path) -> None:
+        assert isinstance(model, Segmenter)
+        save_segmenter(model, folder)
+
+    def looked_at(self, count: int) -> Tensor | None:
+        places = spread(self.val.count, count)
+        return self.val.collate([self.val[(place, None)] for place in places]).images
+
+    def where(self, images: Tensor | None, amp: str, device: torch.device) -> str:
+        host = self.model.backbone
+        try:
+            anatomy = anatomy_of(host)
+            if images is not None:
+                with autocast(amp, device):
+                    return first_broken(host, anatomy, images.to(device), self.recipe.accumulate)
+            rest = [p for name, p in self.model.named_parameters() if not name.startswith("backbone.")]
+            if all(p.grad is None or p.grad.isfinite().all() for p in rest):
+                return broken_gradient(host, anatomy)
+            return "the gradient broke in the head, above all blocks"
+        except UnsmoothError as reason:  # a host without blocks that we know
+            return f"which block went first is unknown ({reason})"
+
+    def _check_batch(self) -> None:
+        """BatchNorm of the head's smallest map, which has one pixel, needs two images at a time."""
+        world = dist.get_world_size() if dist.is_initialized() else 1
+        mine = max(1, self.recipe.batch_size // world)
+        smallest = min(len(part) for part in torch.empty(mine).chunk(min(mine, self.recipe.accumulate)))
+        if smallest < 2:
+            raise UnsmoothError(
+                f"UperNet normalises over a batch, which takes two images at a time: batch_size "
+                f"{self.recipe.batch_size} in {world} processes and {self.recipe.accumulate} parts gives {smallest}"
+            )
