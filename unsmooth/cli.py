@@ -22,6 +22,7 @@ from unsmooth.check import Checkup, checkup
 from unsmooth.commands.compare import compare
 from unsmooth.commands.evaluate import evaluate
 from unsmooth.commands.fields import TakesRecipe
+from unsmooth.commands.paper import paper
 from unsmooth.commands.train import train
 from unsmooth.demo import demo as run_demo
 from unsmooth.diagnose import diagnose as run_diagnosis
@@ -164,6 +165,7 @@ def demo(
 app.command(cls=TakesRecipe)(train)
 app.command()(evaluate)
 app.command(cls=TakesRecipe)(compare)
+app.command(cls=TakesRecipe)(paper)
 
 
 def _print_checkup(result: Checkup) -> None:

@@ -75,20 +75,20 @@ class RunBars:
 class Watching:
     """An observer of one run, as `unsmooth.training.train` tells it."""
 
-    def __init__(self, runs: RunBars, name: str) -> None:
-        self.runs, self.name = runs, name
+    def __init__(self, told: Callable[..., None], name: str, stage: Callable[[str], None] | None = None) -> None:
+        self.told, self.name, self.stage = told, name, stage
 
     def begin(self, epochs: int, steps: int, epoch: int) -> None:
         self.steps, self.total = steps, epochs * steps
-        if epoch:
-            self.runs.stage(f"going on behind epoch {epoch}")
-        self.runs.told(self.name, epoch * steps, self.total)
+        if epoch and self.stage is not None:
+            self.stage(f"going on behind epoch {epoch}")
+        self.told(self.name, epoch * steps, self.total)
 
     def step(self, epoch: int, step: int) -> None:
-        self.runs.told(self.name, epoch * self.steps + step, self.total)
+        self.told(self.name, epoch * self.steps + step, self.total)
 
     def epoch(self, line: Mapping[str, Any]) -> None:
-        self.runs.told(self.name, line["epoch"] * self.steps, self.total, line)
+        self.told(self.name, line["epoch"] * self.steps, self.total, line)
 
 
 @contextmanager

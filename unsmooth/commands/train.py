@@ -49,7 +49,7 @@ def train(
             spec, data, task=task, options=_options(option), recipe=recipe, overrides=recipe_fields(context),
             out=folder, seed=seed, checkpoint=checkpoint, pretrained=pretrained, val_data=val_data, data_dir=data_dir,
             workers=workers, device=device, strict_data=strict_data, save_every=save_every,
-            observer=Watching(bars, bare_name(spec)), command=command_line(),
+            observer=Watching(bars.told, bare_name(spec), bars.stage), command=command_line(),
         )  # fmt: skip
     if os.environ.get("RANK", "0") != "0":
         return  # of several processes, the first one speaks

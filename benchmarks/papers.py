@@ -1,0 +1,121 @@
+"""Records what `unsmooth paper` measures here: every part with --small, and every figure on a real model.
+
+    python benchmarks/papers.py FOLDER --data cifar10.npz [--only PAPER/PART …] [--jobs 2]
+    python benchmarks/papers.py FOLDER --images IMAGENET_PHOTOS --checkpoint vits14_saliency_fp16.safetensors
+
+The first writes unsmooth/recipes/PAPER/PART.json, the second results/papers/PAPER_PART.json; both write pictures to
+docs/gallery/. `make docs` makes docs/gallery.md of them. FOLDER keeps runs, which are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from unsmooth.errors import UnsmoothError
+from unsmooth.papers.catalogue import Experiment, list_papers
+from unsmooth.papers.run import reproduce
+from unsmooth.papers.wish import Wish
+
+ROOT = Path(__file__).parent.parent
+GALLERY, RECIPES, RESULTS = ROOT / "docs" / "gallery", ROOT / "unsmooth" / "recipes", ROOT / "results" / "papers"
+MODEL = "vit_small_patch14_dinov2(img_size=224)"
+WIDTH, COLOURS = 1100, 64  # of a picture in the docs
+
+
+def chosen(only: list[str]) -> Iterator[Experiment]:
+    for paper in list_papers():
+        for experiment in paper.experiments():
+            if not only or experiment.id in only:
+                yield experiment
+
+
+def keep(found: dict[str, Any], folder: Path, target: Path, name: str) -> None:
+    """The record, and its pictures as small files under names that tell what they are."""
+    for at, place in enumerate([found, *found["groups"]]):
+        if "picture" in place:
+            picture = f"{name}{'' if at == 0 else f'_{at}'}.png"
+            shrink(folder / place["picture"], GALLERY / picture)
+            place["picture"] = picture
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(rounded(found), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def shrink(path: Path, target: Path) -> None:
+    picture = Image.open(path).convert("RGB")
+    if picture.width > WIDTH:
+        picture = picture.resize((WIDTH, round(picture.height * WIDTH / picture.width)), Image.Resampling.LANCZOS)
+    file = io.BytesIO()
+    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(file, "png", optimize=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(file.getvalue())
+
+
+def rounded(value: Any) -> Any:
+    """Five digits are more than any interval here justifies, and make a file that can be read."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list) else value
+
+
+def record(experiment: Experiment, given: argparse.Namespace) -> None:
+    needs = experiment.kind in ("trial", "diagnosis") or experiment.task == "mae"
+    folder, data = given.folder / experiment.id, str(given.data) if needs else None
+    shown = f" --data {given.data.name}" if needs else ""
+    wish = Wish(
+        out=folder, small=True, data=data, jobs=given.jobs, command=f"unsmooth paper {experiment.id} --small{shown}"
+    )
+    keep(
+        reproduce(experiment.id, wish).data, folder, RECIPES / f"{experiment.id}.json", experiment.id.replace("/", "_")
+    )
+
+
+def look(experiment: Experiment, given: argparse.Namespace) -> None:
+    folder, name = given.folder / "vits14" / experiment.id, f"{experiment.id.replace('/', '_')}_vits14"
+    command = f"unsmooth paper {experiment.id} --spec '{MODEL}' --checkpoint {given.checkpoint.name} --data {given.images.name}"
+    wish = Wish(out=folder, spec=MODEL, checkpoints=[given.checkpoint], data=str(given.images), command=command)
+    keep(reproduce(experiment.id, wish).data, folder, RESULTS / f"{experiment.id.replace('/', '_')}.json", name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--images", type=Path)
+    parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--jobs", type=int, default=1)
+    given = parser.parse_args()
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // given.jobs))
+    failed = 0
+    for experiment in chosen(given.only):
+        if given.data is None and experiment.kind != "diagnosis":
+            continue
+        begun = time.time()
+        try:
+            (record if given.data is not None else look)(experiment, given)
+            print(f"{experiment.id}: {time.time() - begun:.0f} s", flush=True)
+        except UnsmoothError as error:
+            failed += 1
+            print(f"{experiment.id}: {error}", flush=True)
+        except Exception:
+            failed += 1
+            print(f"{experiment.id}: {traceback.format_exc()}", flush=True)
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()

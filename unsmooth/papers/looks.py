@@ -1,0 +1,106 @@
+"""Figures of what goes on inside a model: diagnoses of given weights, or of small models that are trained first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from unsmooth.diagnose import diagnose
+from unsmooth.errors import UnsmoothError
+from unsmooth.files import write
+from unsmooth.papers.catalogue import Experiment, Group
+from unsmooth.papers.rows import Row, row_of
+from unsmooth.papers.trials import about_data, by_block, train_group
+from unsmooth.papers.wish import Wish
+from unsmooth.report import figures
+from unsmooth.report.print import save
+
+
+def run_looks(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
+    """The groups with their rows and pictures, and the data in words."""
+    if wish.spec:
+        found = [_own(experiment, wish)]
+    elif wish.checkpoints or wish.pretrained or not wish.small:
+        found = [_given(experiment, group, wish) for group in wish.groups(experiment)]
+    else:
+        found = [_trained(experiment, group, wish) for group in wish.groups(experiment)]
+    return [_group(experiment, group, specs, looks, wish) for group, specs, looks, _ in found], found[0][3]
+
+
+Look = tuple[Group | None, list[str], list[dict[str, Any]], str]
+
+
+def _own(experiment: Experiment, wish: Wish) -> Look:
+    """A model of the user's under the paper's figure."""
+    if len(wish.checkpoints) > 1:
+        raise UnsmoothError(f"one --spec and {len(wish.checkpoints)} checkpoints: give one")
+    path = wish.checkpoints[0] if wish.checkpoints else None
+    found = _diagnose(experiment, wish, wish.spec, path, wish.data)
+    return None, [wish.spec], [found], _about(found)
+
+
+def _given(experiment: Experiment, group: Group, wish: Wish) -> Look:
+    specs = group.specs(wish.small)
+    if not wish.checkpoints and not wish.pretrained:
+        raise UnsmoothError(
+            f"{experiment.id} looks into trained models ({', '.join(specs)}): give --checkpoint for each, or "
+            "--pretrained, or a --spec and --checkpoint of your own, or --small to train small ones"
+        )
+    if wish.checkpoints and len(wish.checkpoints) != len(specs):
+        raise UnsmoothError(f"{group.name} has {len(specs)} models and {len(wish.checkpoints)} checkpoints were given")
+    paths: list[Path | None] = [*wish.checkpoints] or [None] * len(specs)
+    looks = []
+    for spec, path in zip(specs, paths, strict=True):
+        model: Any = spec
+        if path is None:
+            from unsmooth.create import create_model
+
+            model = create_model(spec, pretrained=True)
+        looks.append(_diagnose(experiment, wish, model, path, wish.data))
+    return group, specs, looks, _about(looks[0])
+
+
+def _trained(experiment: Experiment, group: Group, wish: Wish) -> Look:
+    from unsmooth.storage import load
+
+    trial = train_group(experiment, group, wish, vitals="")
+    looks = []
+    for arm in trial["arms"]:
+        folder = wish.folder(group) / next(run["folder"] for run in arm["runs"] if run["top1"] is not None) / "last"
+        looks.append(_diagnose(experiment, wish, load(folder), None, wish.images(experiment)))
+    return group, group.specs(wish.small), looks, about_data(trial)
+
+
+def _diagnose(experiment: Experiment, wish: Wish, model: Any, path: Path | None, images: str | None) -> dict[str, Any]:
+    wish.stage(f"{experiment.id}: a look at {model if isinstance(model, str) else type(model).__name__}")
+    names = [*(curve.vital for curve in experiment.curves), *experiment.vitals.split(",")]
+    vitals = [name for name in dict.fromkeys(names) if name]
+    return diagnose(
+        model, images, vitals or None, experiment.blocks or None, checkpoint=path,
+        data_dir=wish.data_dir, limit=wish.scale(experiment).images, reference=False,
+    ).data  # fmt: skip
+
+
+def _about(found: dict[str, Any]) -> str:
+    return f"{found['images']['count']} images of {found['images']['source']}"
+
+
+def _group(
+    experiment: Experiment, group: Group | None, specs: list[str], looks: list[dict[str, Any]], wish: Wish
+) -> Row:
+    name = group.name if group is not None else "your model"
+    rows = []
+    for at, (spec, look) in enumerate(zip(specs, looks, strict=True)):
+        row = row_of(group, at, spec) if group is not None else {"name": spec, "spec": spec, "values": {}, "curves": {}}
+        look["model"]["name"] = row["name"]
+        row["curves"] = {c.label: found for c in experiment.curves if (found := by_block(look, c)) is not None}
+        row["skipped"] = sorted({r for facts in look["vitals"].values() for r in facts["skipped"].values()})
+        rows.append(row)
+    picture = figures(looks).get(experiment.figure)
+    made: Row = {"name": name, "rows": rows}
+    if picture is not None:
+        folder = wish.folder(group) if group is not None else wish.out
+        path = folder / f"{experiment.name}.png"
+        write(path, save(picture, "png"))
+        made["picture"] = str(path.relative_to(wish.out))
+    return made

@@ -1,0 +1,109 @@
+"""Runs one experiment of a paper, and writes what was published beside what was measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import timm
+import torch
+
+import unsmooth
+from unsmooth.errors import UnsmoothError
+from unsmooth.files import write
+from unsmooth.papers.catalogue import Experiment, open_experiment
+from unsmooth.papers.claims import judge
+from unsmooth.papers.costs import run_costs
+from unsmooth.papers.looks import run_looks
+from unsmooth.papers.pictures import curves_of, gains_of
+from unsmooth.papers.reproduction import Reproduction
+from unsmooth.papers.rows import Row, row_of
+from unsmooth.papers.task_runs import run_tasks
+from unsmooth.papers.theorems import run_theorem
+from unsmooth.papers.trials import run_trials
+from unsmooth.papers.wish import Wish, first_of_each
+from unsmooth.report.print import save
+from unsmooth.results import FORMAT
+from unsmooth.training.recipe import load_recipe
+
+# Each gives the groups with their rows, and the data in words.
+RUNNERS: dict[str, Callable[[Experiment, Wish], tuple[list[Row], str]]] = {
+    "trial": run_trials, "diagnosis": run_looks, "bench": run_costs, "task": run_tasks, "theorem": run_theorem,
+}  # fmt: skip
+
+
+def reproduce(name: str, wish: Wish) -> Reproduction:
+    """Run PAPER/NAME in a folder; the same call again goes on where it was cut."""
+    experiment = open_experiment(name)
+    if wish.out.exists() and not wish.out.is_dir():
+        raise UnsmoothError(f"{wish.out} is a file; --out takes a folder")
+    if wish.spec and experiment.kind != "diagnosis":
+        raise UnsmoothError(f"--spec is for figures of what is inside a model; {name} is a {experiment.kind}")
+    begun = time.time()
+    groups, data = RUNNERS[experiment.kind](experiment, wish)
+    groups = _with_copies(experiment, wish, groups)
+    _draw(experiment, wish, groups)
+    found = Reproduction({
+        "format": FORMAT, "kind": Reproduction.kind, "id": experiment.id, "title": experiment.title,
+        "source": experiment.source, "evidence": experiment.evidence, "shows": experiment.shows,
+        "scale": {"small": wish.small, "data": data, "differs": differences(experiment, wish, data)},
+        "groups": groups, "claims": judge(experiment, groups),
+        "made": {
+            "unsmooth": unsmooth.__version__, "torch": torch.__version__, "timm": timm.__version__,
+            "command": wish.command, "seconds": round(time.time() - begun, 1),
+        },
+    })  # fmt: skip
+    picture = gains_of(found.data)
+    if picture is not None:
+        write(wish.out / f"{experiment.name}.png", save(picture, "png"))
+        found.data["picture"] = f"{experiment.name}.png"
+    found.write(wish.out)
+    return found
+
+
+def _with_copies(experiment: Experiment, wish: Wish, groups: list[Row]) -> list[Row]:
+    """Every group of the table in its order; one whose small hosts were run under another name has no values."""
+    if not wish.small or wish.only or wish.spec or not experiment.groups:
+        return groups
+    by_name = {group["name"]: group for group in groups}
+    by_specs = {tuple(group.specs(small=True)): group.name for group in first_of_each(experiment.groups)}
+    found = []
+    for group in experiment.groups:
+        specs = group.specs(small=True)
+        rows = [row_of(group, at, spec) for at, spec in enumerate(specs)]
+        found.append(by_name.get(group.name) or {"name": group.name, "rows": rows, "like": by_specs[tuple(specs)]})
+    return found
+
+
+def _draw(experiment: Experiment, wish: Wish, groups: list[Row]) -> None:
+    """The curves of each group that has no better picture."""
+    for i, group in enumerate(groups):
+        picture = None if "picture" in group else curves_of(group)
+        if picture is not None:
+            group["picture"] = f"{experiment.name}-{i + 1}.png"
+            write(wish.out / group["picture"], save(picture, "png"))
+
+
+def differences(experiment: Experiment, wish: Wish, data: str) -> list[str]:
+    """What is not as in the paper: in scale, and in what could be known of it."""
+    lines = [experiment.differs] if experiment.differs else []
+    if wish.spec:
+        return [*lines, f"the model is {wish.spec}, on {data}; published: {experiment.full.data}"]
+    if experiment.kind == "theorem":
+        return lines
+    if data != experiment.full.data:
+        lines.append(f"data: {data}; published: {experiment.full.data}")
+    if wish.small and experiment.kind in ("trial", "task"):
+        theirs, ours = _budget(experiment.full.recipe, experiment), _budget(experiment.small.recipe, experiment)
+        lines.append(f"budget: {ours}; published: {theirs}")
+    if wish.small:
+        hosts = [f"{group.small} for {group.host}" for group in wish.groups(experiment) if group.small != group.host]
+        lines += [f"hosts: {'; '.join(dict.fromkeys(hosts))}"] if hosts else []
+    return lines
+
+
+def _budget(name: str, experiment: Experiment) -> str:
+    scale: Any = experiment.small if name == experiment.small.recipe else experiment.full
+    recipe = load_recipe(name, scale.overrides)
+    return f"{recipe.epochs} epochs in batches of {recipe.batch_size} (recipe {name})"

@@ -1,0 +1,121 @@
+"""Theorems as experiments: what they predict beside what is drawn at random, one small function each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from unsmooth.errors import unknown
+from unsmooth.papers.catalogue import Experiment
+from unsmooth.papers.rows import Row
+from unsmooth.papers.wish import Wish
+from unsmooth.theory import adder_attention as adder
+from unsmooth.theory.always_skip_attention import condition_number, linear_attention, linear_attention_bound
+from unsmooth.theory.anti_oversmoothing import low_pass_ratios
+
+TOKENS = 49
+
+
+def score_variance(small: bool) -> list[Row]:
+    """Var(q·k) = d and Var(−‖q − k‖₁) = 2d(1 − 2/π) for standard normal q and k."""
+    draws, dims = (20_000 if small else 500_000), (16, 32, 64, 128)
+    rows = []
+    scores: dict[str, tuple[Callable[[int], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+        "q·k": (adder.dot_product_variance, lambda q, k: (q * k).sum(1)),
+        "−‖q − k‖₁": (adder.adder_variance, lambda q, k: -(q - k).abs().sum(1)),
+    }
+    for name, (predict, score) in scores.items():
+        measured = [float(score(_normal(draws, d), _normal(draws, d, seed=1)).var()) for d in dims]
+        predicted = [float(predict(d)) for d in dims]
+        rows.append(_row(name, "channels", dims, {"predicted": predicted, "measured": measured}))
+    return rows
+
+
+def identity_rank(small: bool) -> list[Row]:
+    """Equivalent rank of A and of A + I for maps of two kinds, and how far these are from symmetric PSD."""
+    maps, sharpness = (64 if small else 1024), (0.25, 0.5, 1.0, 2.0, 4.0)
+    logits, tokens = _normal(maps, TOKENS, TOKENS), _normal(maps, TOKENS, 16)
+    distance = torch.cdist(tokens, tokens, p=1)
+    kinds: dict[str, Callable[[float], Tensor]] = {
+        "softmax of normal logits": lambda beta: (beta * logits).softmax(-1),
+        "L1 distances of normal tokens, scaled to sum 1": lambda beta: _symmetric(-beta * distance / 4),
+    }
+    return [
+        _row(name, "sharpness", sharpness, _ranks([make(beta) for beta in sharpness])) for name, make in kinds.items()
+    ]
+
+
+def _ranks(by_sharpness: list[Tensor]) -> dict[str, list[float]]:
+    identity = torch.eye(TOKENS, dtype=torch.float64)
+    before, after = (
+        [adder.equivalent_rank(a + extra).double() for a in by_sharpness] for extra in (torch.zeros(()), identity)
+    )
+    return {
+        "rank of A": [float(rank.mean()) for rank in before],
+        "rank of A + I": [float(rank.mean()) for rank in after],
+        "share of maps whose rank rises": [float((b > a).double().mean()) for a, b in zip(before, after, strict=True)],
+        "distance to symmetric PSD": [float(adder.semidefinite_distance(a).mean()) for a in by_sharpness],
+    }
+
+
+def low_pass(small: bool) -> list[Row]:
+    """‖HC‖/‖DC‖ behind products of more and more softmax maps goes to 0."""
+    depth, images = 12, 16 if small else 256
+    x = _normal(images, TOKENS, 32) + 1
+    rows = []
+    for beta in (0.5, 2.0):
+        maps = (beta * _normal(depth, images, TOKENS, TOKENS)).softmax(-1)
+        ratios = low_pass_ratios(maps, x).mean(1).log10().tolist()
+        rows.append(_row(f"logits of deviation {beta:g}", "map", range(depth + 1), {"log₁₀ ‖HC‖/‖DC‖": ratios}))
+    return rows
+
+
+def condition_cubed(small: bool) -> list[Row]:
+    """κ(XW_QW_KᵀXᵀXW_V) against its bound, for tokens of less and less even singular values."""
+    trials, dim, powers = (32 if small else 512), 16, (0.25, 0.5, 1.0, 2.0)
+    found: dict[str, list[float]] = {"ln κ of the tokens": [], "ln κ of linear attention": [], "its bound": []}
+    query, key, value = (_normal(trials, dim, dim, seed=seed) for seed in (1, 2, 3))
+    u, s, vh = torch.linalg.svd(_normal(trials, TOKENS, dim), full_matrices=False)
+    for power in powers:
+        x = u * s.unsqueeze(-2) ** power @ vh
+        for label, kappa in zip(
+            found,
+            (condition_number(x), condition_number(linear_attention(x, query, key, value)),
+             linear_attention_bound(x, query, key, value)), strict=True,
+        ):  # fmt: skip
+            found[label].append(float(kappa.log().mean()))
+    return [_row(f"{TOKENS} normal tokens of {dim} channels", "power of singular values", powers, found)]
+
+
+THEOREMS: dict[str, Callable[[bool], list[Row]]] = {
+    "score_variance": score_variance, "identity_rank": identity_rank, "low_pass": low_pass,
+    "condition_cubed": condition_cubed,
+}  # fmt: skip
+
+
+def run_theorem(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
+    if experiment.theorem not in THEOREMS:
+        raise unknown("theorem", experiment.theorem, THEOREMS)
+    return [{"name": experiment.title, "rows": THEOREMS[experiment.theorem](wish.small)}], "numbers drawn at random"
+
+
+def _normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _symmetric(logits: Tensor) -> Tensor:
+    """exp(logits) scaled alike on both sides until rows sum to about one: symmetric, and PSD for L1 distances."""
+    kernel = logits.exp()
+    for _ in range(20):
+        root = kernel.sum(-1).sqrt()
+        kernel = kernel / (root.unsqueeze(-1) * root.unsqueeze(-2))
+    return kernel
+
+
+def _row(name: str, by: str, at: Sequence[float], curves: dict[str, list[float]]) -> Row:
+    lines = {
+        label: {"by": by, "at": list(at), "mean": means, "sd": [None] * len(means)} for label, means in curves.items()
+    }
+    return {"name": name, "spec": "", "values": {}, "curves": lines}

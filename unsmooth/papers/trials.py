@@ -1,0 +1,136 @@
+"""Tables of trained models: every group is a trial of `unsmooth compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unsmooth.errors import UnsmoothError
+from unsmooth.papers.catalogue import Curve, Experiment, Group
+from unsmooth.papers.costs import TIMED, put_speed
+from unsmooth.papers.rows import Row, measured, row_of
+from unsmooth.papers.wish import Wish
+from unsmooth.training.train import train
+from unsmooth.trial.compare import compare
+
+COSTS = {"parameters", "macs", *TIMED}
+
+
+def run_trials(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
+    """The groups with their rows, and the data in words."""
+    groups, about = [], ""
+    for group in wish.groups(experiment):
+        trial = train_group(experiment, group, wish)
+        about = about_data(trial)
+        groups.append({"name": group.name, "rows": rows_of(experiment, group, trial, wish.small)})
+    return groups, about
+
+
+def about_data(trial: dict[str, Any]) -> str:
+    return f"{trial['data']['name']}, {trial['data']['train']:,} training images, {trial['recipe']['epochs']} epochs"
+
+
+def train_group(experiment: Experiment, group: Group, wish: Wish, vitals: str | None = None) -> dict[str, Any]:
+    """The trial of a group; runs that its folder has already are not repeated."""
+    scale = wish.scale(experiment)
+    wish.stage(f"{experiment.id}: {group.name}")
+    names = group.names()
+    if vitals is None:
+        vitals = ",".join(dict.fromkeys(curve.vital for curve in experiment.curves if curve.vital))
+    trial = compare(
+        group.specs(wish.small), wish.images(experiment), seeds=wish.seeds or scale.seeds, recipe=scale.recipe,
+        overrides=wish.fields(experiment, group), out=wish.folder(group), jobs=wish.jobs, data_dir=wish.data_dir,
+        workers=wish.workers, device=wish.device, robustness=experiment.robustness,
+        costs=bool(COSTS & set(experiment.measures)), vitals=vitals, told=wish.told, stage=wish.stage,
+        pretrained=wish.pretrained, checkpoint=_start(experiment, group, wish), command=wish.command,
+    ).data  # fmt: skip
+    for arm, name in zip(trial["arms"], names, strict=True):
+        arm["name"] = name
+    return trial
+
+
+def _start(experiment: Experiment, group: Group, wish: Wish) -> Path | None:
+    """Weights that every arm starts from. For fine-tuning at small scale, the plain host is trained first."""
+    if wish.checkpoints or not experiment.finetuned or wish.pretrained:
+        return wish.checkpoints[0] if wish.checkpoints else None
+    if not wish.small:
+        raise UnsmoothError(f"{experiment.id} fine-tunes trained hosts: give --pretrained or --checkpoint, or --small")
+    folder = wish.folder(group) / "start"
+    wish.stage(f"training {group.small} to start from")
+    overrides = {**experiment.small.overrides, **wish.overrides}
+    train(group.small, wish.images(experiment), recipe=experiment.small.recipe, overrides=overrides, out=folder,
+          data_dir=wish.data_dir, device=wish.device)  # fmt: skip
+    return folder / "last"
+
+
+def rows_of(experiment: Experiment, group: Group, trial: dict[str, Any], small: bool) -> list[Row]:
+    rows = []
+    for at, (arm, spec) in enumerate(zip(trial["arms"], group.specs(small), strict=True)):
+        row = row_of(group, at, spec)
+        for name in experiment.measures:
+            _measure(row, name, arm, at)
+        row["curves"] = {curve.label: found for curve in experiment.curves if (found := _curve(arm, curve)) is not None}
+        row["failed"] = next((run["failed"] for run in arm["runs"] if run["failed"]), None)
+        rows.append(row)
+    return rows
+
+
+def _curve(arm: dict[str, Any], curve: Curve) -> Row | None:
+    return _by_epoch(arm, curve.metric) if curve.metric else by_block(arm["diagnosis"], curve)
+
+
+def _measure(row: Row, name: str, arm: dict[str, Any], at: int) -> None:
+    if name in ("top1", "top5", "loss"):
+        found = arm[name]
+        seeds = sum(run is not None for run in found["runs"])
+        own = arm["difference"] if name == "top1" else None
+        _put(row, name, found["mean"], found["sd"], seeds, own)
+    elif name in ("occlusion", "fgsm"):
+        test = next((key for key in arm["robustness"] if key.startswith(name)), None)
+        if test is not None:
+            found = arm["robustness"][test]
+            _put(row, name, found["top1"]["mean"], found["top1"]["sd"], None, found["difference"])
+    elif name == "parameters":
+        measured(row, name, arm["parameters"])
+    elif name == "macs":
+        measured(row, name, None if arm["flops"] is None else arm["flops"] / 2)
+    elif name in TIMED and arm[TIMED[name]] is not None:
+        put_speed(row, name, arm[TIMED[name]], at)
+
+
+def _put(row: Row, name: str, mean: float | None, sd: float | None, seeds: int | None, d: Row | None) -> None:
+    many = d is not None and len([s for s in d["by_seed"] if s is not None]) > 1
+    measured(
+        row, name, mean, sd=sd, seeds=seeds, gain=d["mean"] if d else None,
+        low=d["low"] if d and many else None, high=d["high"] if d and many else None,
+    )  # fmt: skip
+
+
+def by_block(diagnosis: dict[str, Any] | None, curve: Curve) -> Row | None:
+    """A vital's values by block, with their spread over images."""
+    facts = (diagnosis or {"vitals": {}})["vitals"].get(curve.vital)
+    if facts is None or not facts["parts"]:
+        return None
+    part = curve.part or (facts["main"] if facts["main"] in facts["parts"] else next(iter(facts["parts"])))
+    series = facts["parts"].get(part)
+    if series is None:
+        return None
+    means = [None if spread is None else spread["mean"] for spread in series]
+    if any(isinstance(mean, list) for mean in means):
+        return None
+    return {"by": "block", "mean": means, "sd": [None if s is None else s.get("sd") for s in series]}
+
+
+def _by_epoch(arm: dict[str, Any], metric: str) -> Row | None:
+    """A metric by epoch: the mean over seeds and its standard deviation."""
+    known = [
+        {line["epoch"]: line[metric] for line in run["epochs"] if line.get(metric) is not None} for run in arm["runs"]
+    ]
+    epochs = sorted(set.intersection(*(set(run) for run in known))) if known else []
+    if not epochs:
+        return None
+    values = np.array([[run[epoch] for epoch in epochs] for run in known], dtype=float)
+    sd = values.std(0, ddof=1).tolist() if len(values) > 1 else [None] * len(epochs)
+    return {"by": "epoch", "at": epochs, "mean": values.mean(0).tolist(), "sd": sd}
