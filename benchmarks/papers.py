@@ -85,7 +85,8 @@ def record(experiment: Experiment, given: argparse.Namespace) -> None:
 
 def look(experiment: Experiment, given: argparse.Namespace) -> None:
     folder, name = given.folder / "vits14" / experiment.id, f"{experiment.id.replace('/', '_')}_vits14"
-    command = f"unsmooth paper {experiment.id} --spec '{MODEL}' --checkpoint {given.checkpoint.name} --data {given.images.name}"
+    files = f"--checkpoint {given.checkpoint.name} --data {given.images.name}"
+    command = f"unsmooth paper {experiment.id} --spec '{MODEL}' {files}"
     wish = Wish(out=folder, spec=MODEL, checkpoints=[given.checkpoint], data=str(given.images), command=command)
     keep(reproduce(experiment.id, wish).data, folder, RESULTS / f"{experiment.id.replace('/', '_')}.json", name)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# Name in result.json: words, and whether it is a share, written as percent.
+# Name in result.json: words, and the factor to what is written: shares as percent, a negative loss as a loss.
 MEASURES = {
-    "top1": ("top-1", True), "top5": ("top-5", True),
-    "miou": ("mIoU", True), "pixel_accuracy": ("pixel accuracy", True), "mean_accuracy": ("mean class accuracy", True),
-    "accuracy": ("soft accuracy", True),
-    "loss": ("loss", False),
+    "top1": ("top-1", 100), "top5": ("top-5", 100),
+    "miou": ("mIoU", 100), "pixel_accuracy": ("pixel accuracy", 100), "mean_accuracy": ("mean class accuracy", 100),
+    "accuracy": ("soft accuracy", 100),
+    "loss": ("loss", 1), "minus_loss": ("loss", -1),
 }  # fmt: skip
 
 
@@ -21,5 +21,5 @@ def in_words(values: Mapping[str, Any], digits: int = 2) -> str:
 
 
 def _one(name: str, value: float, digits: int) -> str:
-    words, share = MEASURES[name]
-    return f"{words} {100 * value:.{digits}f} %" if share else f"{words} {value:.4f}"
+    words, factor = MEASURES[name]
+    return f"{words} {factor * value:.{digits}f} %" if factor == 100 else f"{words} {factor * value:.4f}"

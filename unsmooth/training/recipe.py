@@ -43,6 +43,7 @@ class Recipe:
     accumulate: int = choice(1, "parts that each process runs its share of a batch in, one after the other", low=1)
 
     optimizer: str = choice("adamw", "any optimiser of timm")
+    beta2: float = choice(0.0, "second beta of Adam and its kin; 0: the optimiser's own", low=0, high=1)
     lr: float = choice(1e-3, "learning rate", above=0)
     lr_base_batch: int = choice(0, "lr is for a batch of so many images and scaled to batch_size; 0: as given", low=0)
     weight_decay: float = choice(0.05, "of matrices; never of biases, norms or a remedy's parameters", low=0)

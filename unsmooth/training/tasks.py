@@ -16,6 +16,7 @@ from unsmooth.training.task import Task
 CLASSIFICATION = Classification.name
 # Each has a function `open_task`.
 OTHERS = {name: f"unsmooth.tasks.{name}.task" for name in ("segmentation", "vqa", "mae")}
+OF_IMAGES = ("mae",)  # whose data is any images, as for classification
 
 
 def open_task(
@@ -40,12 +41,15 @@ def open_task(
         return Classification(spec, splits, recipe, seed, checkpoint, pretrained, strict)
     if name not in OTHERS:
         raise unknown("task", name, [CLASSIFICATION, *OTHERS])
-    given: dict[str, Any] = {"val_data": val_data, "data_dir": data_dir}
-    for option, value in given.items():
-        if value is not None:
-            raise UnsmoothError(f"{option} is for classification; {name} finds its images in --data")
+    places: dict[str, Any] = {"val_data": val_data, "data_dir": data_dir}
+    if name not in OF_IMAGES:
+        named = next((option for option, value in places.items() if value is not None), None)
+        if named is not None:
+            raise UnsmoothError(f"{named} is for plain images; {name} finds all that it needs in --data")
+        places = {}
     opened: Task = import_module(OTHERS[name]).open_task(
-        spec, data, recipe, seed, checkpoint=checkpoint, pretrained=pretrained, strict=strict, options=options or {}
-    )
+        spec, data, recipe, seed, checkpoint=checkpoint, pretrained=pretrained, strict=strict, options=options or {},
+        **places,
+    )  # fmt: skip
     opened.options = dict(options or {})
     return opened

@@ -173,7 +173,8 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     else:
         groups = param_groups_weight_decay(model, recipe.weight_decay, no_weight_decay_list=keep)
     try:
-        optimizer: torch.optim.Optimizer = create_optimizer_v2(groups, recipe.optimizer, lr=recipe.scaled_lr)
-    except (AssertionError, ValueError, ImportError) as error:
+        betas = {"betas": (0.9, recipe.beta2)} if recipe.beta2 else {}
+        optimizer: torch.optim.Optimizer = create_optimizer_v2(groups, recipe.optimizer, lr=recipe.scaled_lr, **betas)
+    except (AssertionError, ImportError, TypeError, ValueError) as error:
         raise UnsmoothError(f"timm cannot build the optimiser {recipe.optimizer!r}: {error}") from error
     return optimizer

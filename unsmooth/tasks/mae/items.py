@@ -1,0 +1,70 @@
+"""Images together with the noise that decides which of their patches are masked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from unsmooth.training.batches import Item, Key, Pictures
+from unsmooth.training.order import seed_of
+
+MASK, HELD = 0x3A5C, 0x3A5D  # streams of random numbers: masks of training, and of validation
+
+
+@dataclass
+class Masked:
+    """A batch: images, and for each a random number a patch. The patches with the smallest ones are seen."""
+
+    images: Tensor
+    noise: Tensor
+    skipped: dict[str, str] = field(default_factory=dict)
+    fatal: str = ""
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def to(self, device: torch.device) -> Masked:
+        images, noise = (value.to(device, non_blocking=True) for value in (self.images, self.noise))
+        return replace(self, images=images, noise=noise)
+
+    def parts(self, count: int) -> list[Masked]:
+        return [Masked(*some) for some in zip(self.images.chunk(count), self.noise.chunk(count), strict=True)]
+
+    def pin_memory(self) -> Masked:
+        return replace(self, images=self.images.pin_memory(), noise=self.noise.pin_memory())
+
+
+class Drawn(NamedTuple):
+    item: Item
+    noise: Tensor
+
+
+class MaskedPictures(Dataset[Drawn]):
+    """Pictures with mask noise: of the item's seed in training, of its place in validation, and of nothing else."""
+
+    def __init__(self, pictures: Pictures, patches: int) -> None:
+        self.pictures, self.patches = pictures, patches
+
+    @property
+    def count(self) -> int:
+        return self.pictures.count
+
+    @property
+    def name(self) -> str:
+        return self.pictures.name
+
+    def __getitem__(self, key: Key) -> Drawn:
+        item, seed = self.pictures[key], key[1]
+        generator = torch.Generator().manual_seed(seed_of(HELD, item.place) if seed is None else seed_of(MASK, seed))
+        return Drawn(item, torch.rand(self.patches, generator=generator))
+
+    def collate(self, drawn: list[Drawn]) -> Masked:
+        labelled = self.pictures.collate([one.item for one in drawn])
+        noise = [one.noise for one in drawn if one.item.image is not None]
+        return Masked(
+            labelled.images, torch.stack(noise) if noise else torch.empty(0), labelled.skipped, labelled.fatal
+        )

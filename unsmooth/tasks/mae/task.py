@@ -1,0 +1,169 @@
+"""MAE pre-training: most patches of an image are hidden, and the model draws them.
+
+Of the recipe it takes the budget, the optimiser, precision, the moving average, and of the augmentation crop_scale,
+crop_ratio and hflip, as MAE uses no other. Labels, mixing, smoothing, distillation, drop_path, dropout and vitals are
+left out; the host's spec names its dropout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.data import Stream, first_usable
+from unsmooth.errors import UnsmoothError
+from unsmooth.evaluation.outputs import autocast
+from unsmooth.remedies.base import Option
+from unsmooth.spec import ModelSpec, Part
+from unsmooth.splits import Splits, open_splits, some_of
+from unsmooth.storage import WEIGHTS, load
+from unsmooth.tasks.huggingface import config_of, read_spec
+from unsmooth.tasks.mae.items import Masked, MaskedPictures
+from unsmooth.tasks.mae.model import KIND, TASK, build, check_config, patches_of
+from unsmooth.tasks.mae.storage import save_mae
+from unsmooth.tasks.options import read_options
+from unsmooth.trace import undisturbed
+from unsmooth.training.batches import Pictures
+from unsmooth.training.recipe import Recipe
+from unsmooth.training.task import Task
+from unsmooth.transforms import preprocessing
+
+OPTIONS = {
+    "mask_ratio": Option(0.75, "share of the patches that are hidden", above=0.0, high=1.0),
+    "norm_pix_loss": Option(True, "draw each patch's pixels over their mean and deviation, MAE's better target"),
+}
+
+
+@dataclass
+class Reconstruction:
+    """The squared error of hidden pixels, over all images."""
+
+    total: float
+    images: int
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> float:
+        return self.total / self.images if self.images else math.nan
+
+    @property
+    def headline(self) -> float:
+        return -self.loss if math.isfinite(self.loss) else -math.inf
+
+    def line(self) -> dict[str, float | None]:
+        return {"val_loss": self.loss if math.isfinite(self.loss) else None}
+
+    def result(self) -> dict[str, Any]:
+        return {"loss": self.line()["val_loss"], "images": self.images, "skipped": self.skipped}
+
+
+class MaskedAutoencoding(Task):
+    name = TASK
+    headline = "minus_loss"
+
+    def __init__(self, spec: ModelSpec, config: Any, splits: Splits, recipe: Recipe, seed: int,
+                 checkpoint: Path | None, weights: str, strict: bool) -> None:  # fmt: skip
+        self.spec, self.config, self.splits, self.recipe, self.seed = spec, config, splits, recipe, seed
+        self.checkpoint, self.weights, self.strict = checkpoint, weights, strict
+
+    @property
+    def data(self) -> str:
+        return self.splits.name
+
+    def counts(self) -> dict[str, int]:
+        return {"train": self.splits.train.count, "val": self.splits.val.count}
+
+    def build(self) -> None:
+        recipe, splits = self.recipe, self.splits
+        self.model = build(self.config, self.spec, self.seed, self.weights)
+        if self.checkpoint is not None:
+            load(self.checkpoint, self.model)
+        wanted = preprocessing(self.model)
+        self.size = wanted.size
+        for images in (splits.train, splits.val):
+            first_usable(images)
+        crop = {"scale": recipe.crop_scale, "ratio": recipe.crop_ratio, "hflip": recipe.hflip, "color_jitter": None}
+        crop["no_aug"] = recipe.crop_scale == (1.0, 1.0) and not recipe.hflip
+        shown = Pictures(splits.train, wanted.training(**crop), wanted.size[0], self.strict)
+        held = Pictures(splits.val, wanted.evaluation(), wanted.size[0], self.strict)
+        self.train, self.val = (MaskedPictures(pictures, patches_of(self.config)) for pictures in (shown, held))
+
+    def loss(self, runner: Any, batch: Masked) -> Tensor:
+        loss: Tensor = runner(pixel_values=batch.images, noise=batch.noise).loss
+        return loss
+
+    def score(self, model: nn.Module, batches: Iterable[Masked], device: torch.device, amp: str) -> Reconstruction:
+        """Every image under the one mask of its place: two models are judged on the same hidden patches."""
+        found = Reconstruction(0.0, 0)
+        with undisturbed(model):
+            for batch in batches:
+                found.skipped |= batch.skipped
+                if len(batch):
+                    with autocast(amp, device):
+                        loss = self.loss(model, batch.to(device))
+                    found.total += loss.double().item() * len(batch)
+                    found.images += len(batch)
+        return found
+
+    def join(self, scores: Sequence[Reconstruction]) -> Reconstruction:
+        skipped = {name: reason for score in scores for name, reason in score.skipped.items()}
+        joined = Reconstruction(sum(score.total for score in scores), sum(score.images for score in scores), skipped)
+        if not joined.images:
+            raise UnsmoothError(f"{self.data} has no validation image that can be scored: all were skipped")
+        return joined
+
+    def save(self, model: nn.Module, folder: Path) -> None:
+        save_mae(model, folder, self.splits.classes)
+
+
+def open_task(
+    spec: str,
+    data: str | Path,
+    recipe: Recipe,
+    seed: int,
+    *,
+    checkpoint: str | Path | None = None,
+    pretrained: bool = False,
+    strict: bool = False,
+    options: Mapping[str, str] | None = None,
+    val_data: str | Path | None = None,
+    data_dir: str | Path | None = None,
+) -> MaskedAutoencoding:
+    """Pre-train hf:vit_mae(…) with remedies on its encoder, on the images of any data that `train` takes.
+
+    `pretrained`: the host is a folder or hub id whose weights are taken. `checkpoint`: a folder that this task saved,
+    or a file of weights of ViTMAEForPreTraining.
+    """
+    given = dict(options or {})
+    parsed = read_spec(TASK, KIND, spec)
+    assert parsed.host is not None
+    for name in OPTIONS:
+        if name in given and name in parsed.host.options:
+            raise UnsmoothError(f"{name} is given twice, in the spec and as an option: leave one out")
+    chosen = read_options(TASK, given, OPTIONS)
+    config = config_of(TASK, KIND, parsed.host)
+    host = Part(parsed.host.name, {**chosen, **parsed.host.options})  # what the spec says itself stays
+    for name in OPTIONS:
+        setattr(config, name, host.options[name])
+    check_config(config)
+    if recipe.image_size not in (0, config.image_size):
+        raise UnsmoothError(f"mae takes the host's own image size: write image_size={recipe.image_size} into the spec")
+    splits = some_of(open_splits(data, val_data, data_dir), recipe.train_images, recipe.val_images)
+    for images in (splits.train, splits.val):
+        if isinstance(images, Stream):
+            raise UnsmoothError(f"mae reads images by place, and {images.name} is a stream; give a folder or an .npz")
+    found = None if checkpoint is None else Path(checkpoint)
+    if found is not None and found.is_dir():
+        found /= WEIGHTS
+    if found is not None and not found.exists():
+        raise UnsmoothError(f"{found} does not exist: a checkpoint is a folder saved by mae, or a file of weights")
+    weights = host.name.removeprefix("hf:") if pretrained else ""
+    if pretrained and weights == KIND:
+        raise UnsmoothError(f"hf:{KIND} is a type without weights; name a hub id or a folder to load weights")
+    return MaskedAutoencoding(replace(parsed, host=host), config, splits, recipe, seed, found, weights, strict)

@@ -1,0 +1,209 @@
+"""VQAv2 with ViLT: a question about a picture, and an answer chosen from those that people gave often.
+
+Of the recipe it takes the budget, the optimiser, precision, the moving average and dropout. Pictures are neither
+cropped nor mirrored (left and right are answers); augmentation, mixing, smoothing, distillation, drop_path and vitals
+are left out. Questions in training none of whose answers is in the vocabulary are left out, as ViLT does; validation
+has all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.data import spread
+from unsmooth.errors import UnsmoothError
+from unsmooth.files import write
+from unsmooth.hosts import image_size
+from unsmooth.remedies.base import Option
+from unsmooth.spec import ModelSpec
+from unsmooth.storage import WEIGHTS, fill_for_tuning
+from unsmooth.tasks.huggingface import CONFIG, config_of, model_class, read_spec
+from unsmooth.tasks.options import read_options
+from unsmooth.tasks.vqa.answers import targets, vocabulary
+from unsmooth.tasks.vqa.items import Asked, Pictured, preparation
+from unsmooth.tasks.vqa.model import HEAD, KIND, TASK, answers_of, build, name_answers, start_head
+from unsmooth.tasks.vqa.questions import Split, open_split
+from unsmooth.tasks.vqa.score import Answered, join, score
+from unsmooth.tasks.vqa.storage import VOCABULARY, save_vqa
+from unsmooth.tasks.vqa.text import Text, build_vocabulary, check_vocabulary, read_vocabulary
+from unsmooth.training.recipe import Recipe
+from unsmooth.training.task import Task
+
+OPTIONS = {
+    "vocab": Option("", "a vocab.txt of BERT; without: that of the weights, or the words of the training questions"),
+    "min_answers": Option(9, "questions that must have an answer as their most given one, for the vocabulary", low=1),
+    "answers": Option("train", "which annotations make the vocabulary of answers", choices=("train", "train+val")),
+}
+PREDICTIONS = "answers.json"  # of the last model, as the official evaluation takes them
+
+
+@dataclass(frozen=True)
+class Start:
+    """The weights that a run starts from: none, published ones by name, or a checkpoint."""
+
+    weights: str
+    known: list[str]  # the answers that published weights were made for
+    checkpoint: Path | None
+
+
+class QuestionAnswering(Task):
+    name = TASK
+    headline = "accuracy"
+
+    def __init__(self, spec: ModelSpec, config: Any, text: Text, splits: Mapping[str, Split], answers: list[str],
+                 start: Start, recipe: Recipe, seed: int, strict: bool) -> None:  # fmt: skip
+        self.spec, self.config, self.text, self.splits, self.answers = spec, config, text, splits, answers
+        self.start, self.recipe, self.seed, self.strict = start, recipe, seed, strict
+
+    @property
+    def data(self) -> str:
+        return str(self.splits["train"].folder)
+
+    def counts(self) -> dict[str, int]:
+        found = {name: len(split.questions) for name, split in self.splits.items()}
+        return {**found, "answers": len(self.answers), "words": len(self.text.pieces)}
+
+    def build(self) -> None:
+        self.model = build(self.config, self.spec, self.seed, self.start.weights, self.start.known)
+        if self.start.checkpoint is not None:
+            self._fill(self.start.checkpoint)
+        self.size = image_size(self.model)
+        prepare, places = preparation(self.config), {answer: i for i, answer in enumerate(self.answers)}
+        self.train, self.val = (
+            Pictured(
+                split, self.text, [targets(question.answers, places) for question in split.questions], prepare,
+                self.config.num_channels, len(self.answers), self.strict,
+            )
+            for split in (self.splits["train"], self.splits["val"])
+        )  # fmt: skip
+
+    def _fill(self, path: Path) -> None:
+        """Load a checkpoint; its head starts anew unless it was made for the same answers."""
+        fresh = fill_for_tuning(self.model, path, len(self.answers))
+        if not fresh and path.is_dir() and _saved_answers(path) != self.answers:
+            start_head(self.model)
+            fresh = [f"{HEAD}weight", f"{HEAD}bias"]
+        if fresh:
+            warnings.warn(f"{path}: its head is for other answers; {', '.join(fresh)} start anew", stacklevel=2)
+
+    def loss(self, runner: Any, batch: Asked) -> Tensor:
+        loss: Tensor = runner(**batch.inputs()).loss  # binary cross-entropy, summed over the answers
+        return loss
+
+    def score(self, model: nn.Module, batches: Iterable[Asked], device: torch.device, amp: str) -> Answered:
+        return score(model, batches, self.splits["val"].questions, self.answers, device, amp)
+
+    def join(self, scores: Sequence[Answered]) -> Answered:
+        return join(scores, self.data)
+
+    def save(self, model: nn.Module, folder: Path) -> None:
+        save_vqa(model, self.text, folder)
+
+    def keep(self, score: Answered, folder: Path) -> None:
+        rows = zip(score.numbers, score.answers, strict=True)
+        said = [{"question_id": number, "answer": answer} for number, answer in rows]
+        write(folder / PREDICTIONS, json.dumps(said).encode())
+
+
+def open_task(
+    spec: str,
+    data: str | Path,
+    recipe: Recipe,
+    seed: int,
+    *,
+    checkpoint: str | Path | None = None,
+    pretrained: bool = False,
+    strict: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> QuestionAnswering:
+    """Train hf:vilt(…) with remedies to answer the questions of VQAv2, whose folder is `data`.
+
+    `pretrained`: the host is a folder or hub id whose weights are taken. `checkpoint`: a folder that this task saved,
+    or a file of weights of ViltForQuestionAnswering.
+    """
+    chosen = read_options(TASK, options or {}, OPTIONS)
+    parsed = read_spec(TASK, KIND, spec)
+    assert parsed.host is not None
+    config = config_of(TASK, KIND, parsed.host)
+    weights = parsed.host.name.removeprefix("hf:") if pretrained else ""
+    if weights == KIND:
+        raise UnsmoothError(f"hf:{KIND} is a type without weights; name a hub id or a folder to load weights")
+    for size in (config.image_size, config.patch_size):
+        if not isinstance(size, int):
+            raise UnsmoothError(f"vqa needs one number as image_size and patch_size, not {size}")
+    found = None if checkpoint is None else Path(checkpoint)
+    if found is not None and not (found / WEIGHTS if found.is_dir() else found).exists():
+        raise UnsmoothError(f"{found} does not exist, or holds no {WEIGHTS}: a checkpoint is a folder saved by vqa")
+    folder = Path(data)
+    splits = {name: open_split(folder, f"{name}2014") for name in ("train", "val")}
+    answers = _answers(splits, chosen)
+    splits["train"] = _answerable(splits["train"], answers)
+    text = Text(_pieces(str(chosen["vocab"]), found, weights, splits["train"]), config.max_position_embeddings)
+    if not weights and "vocab_size" not in parsed.host.options:
+        config.vocab_size = len(text.pieces)
+    if len(text.pieces) > config.vocab_size:
+        raise UnsmoothError(
+            f"the vocabulary has {len(text.pieces)} pieces, and {parsed.host} room for {config.vocab_size}"
+        )
+    if recipe.dropout and "hidden_dropout_prob" not in parsed.host.options:
+        config.hidden_dropout_prob = recipe.dropout
+    start = Start(weights, answers_of(config), found)
+    name_answers(config, answers)
+    counts = {"train": recipe.train_images, "val": recipe.val_images}
+    some = {name: _some(split, counts[name]) for name, split in splits.items()}
+    return QuestionAnswering(parsed, config, text, some, answers, start, recipe, seed, strict)
+
+
+def _answers(splits: Mapping[str, Split], chosen: Mapping[str, Any]) -> list[str]:
+    used = [splits[name] for name in str(chosen["answers"]).split("+")]
+    found = vocabulary((question.majority for split in used for question in split.questions), chosen["min_answers"])
+    if len(found) < 2:
+        raise UnsmoothError(
+            f"{used[0].name} has {len(found)} answers that are the most given one of {chosen['min_answers']} "
+            "questions: lower --option min_answers"
+        )
+    return found
+
+
+def _answerable(split: Split, answers: list[str]) -> Split:
+    places = {answer: i for i, answer in enumerate(answers)}
+    return replace(split, questions=[question for question in split.questions if targets(question.answers, places)])
+
+
+def _pieces(vocab: str, checkpoint: Path | None, weights: str, train: Split) -> list[str]:
+    """The vocabulary of words: as given, that of the weights to start from, or made of the training questions."""
+    if vocab:
+        return read_vocabulary(vocab)
+    if checkpoint is not None and (checkpoint / VOCABULARY).exists():
+        return read_vocabulary(checkpoint / VOCABULARY)
+    if weights:
+        try:
+            numbers = model_class("BertTokenizer").from_pretrained(weights).get_vocab()
+        except (OSError, ValueError) as error:
+            raise UnsmoothError(
+                f"{weights} has no vocabulary of words: give its file, --option vocab=vocab.txt"
+            ) from error
+        return check_vocabulary(sorted(numbers, key=numbers.__getitem__), weights)
+    return build_vocabulary(question.text for question in train.questions)
+
+
+def _saved_answers(folder: Path) -> list[str]:
+    try:
+        labels = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["id2label"]
+        return [labels[str(i)] for i in range(len(labels))]
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def _some(split: Split, count: int) -> Split:
+    if not count or count >= len(split.questions):
+        return split
+    return replace(split, questions=[split.questions[place] for place in spread(len(split.questions), count)])
