@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
 import sys
 import time
 import traceback
@@ -27,6 +26,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.papers.catalogue import Experiment, list_papers
 from unsmooth.papers.run import reproduce
 from unsmooth.papers.wish import Wish
+from unsmooth.training.train import Interrupted
 
 ROOT = Path(__file__).parent.parent
 GALLERY, RECIPES, RESULTS = ROOT / "docs" / "gallery", ROOT / "unsmooth" / "recipes", ROOT / "results" / "papers"
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // given.jobs))
+    torch.set_num_threads(1)  # small hosts lose more by waiting for each other than they gain
     failed = 0
     for experiment in chosen(given.only):
         if given.data is None and experiment.kind != "diagnosis":
@@ -109,6 +109,8 @@ def main() -> None:
         try:
             (record if given.data is not None else look)(experiment, given)
             print(f"{experiment.id}: {time.time() - begun:.0f} s", flush=True)
+        except Interrupted:
+            raise
         except UnsmoothError as error:
             failed += 1
             print(f"{experiment.id}: {error}", flush=True)

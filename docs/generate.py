@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 import unsmooth
+from docs.gallery_pages import gallery_page
 from docs.training_pages import NOTE, recipes_page, trials_page
 from unsmooth import prescriptions, remedies, thresholds, verdict, vitals
 from unsmooth.findings import RULES
@@ -195,6 +196,7 @@ def verdict_page() -> str:
 
 def main() -> None:
     warnings.simplefilter("ignore")
+    (HERE / "gallery.md").write_text(gallery_page())
     (HERE / "trials.md").write_text(trials_page())
     (HERE / "recipes.md").write_text(recipes_page())
     (HERE / "remedies.md").write_text(remedies_page())

@@ -36,7 +36,7 @@ def test_links_lead_somewhere() -> None:
             assert (ROOT / target).exists(), target
 
 
-@pytest.mark.parametrize("page", ["remedies", "vitals", "verdict", "recipes", "trials"])
+@pytest.mark.parametrize("page", ["remedies", "vitals", "verdict", "recipes", "trials", "gallery"])
 def test_pages_made_of_registries_are_current(page: str) -> None:
     """`make docs` writes them."""
     assert (ROOT / "docs" / f"{page}.md").read_text() == getattr(generate, f"{page}_page")()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -32,12 +33,10 @@ def paper(
     out: Annotated[Path | None, Option(metavar=DIR, help="its folder; without: papers/PAPER/PART")] = None,
     only: Annotated[str, Option(metavar="GROUP", help="one group of a table: see the list")] = "",
     spec: Annotated[str, Option(help="your own model under a figure of a paper")] = "",
-    checkpoint: Annotated[
-        list[Path], Option(help="weights: for each model of a figure, or the start of all arms")
-    ] = [],  # noqa: B006
+    checkpoint: Annotated[list[Path], Option(help="weights: of each model, or where all arms start")] = [],  # noqa: B006
     pretrained: Annotated[bool, Option("--pretrained", help="weights of the hosts' libraries")] = False,
     seeds: Annotated[int | None, Option(help="runs of each arm")] = None,
-    jobs: Annotated[int, Option(help="runs at the same time")] = 1,
+    jobs: Annotated[int | None, Option(help="runs at a time; without: 1, with --small one on each core")] = None,
     workers: Annotated[int, Option(help="processes that read images, for each run")] = 0,
     device: Annotated[str, Option(help="cpu, cuda or cuda:1; without: a GPU where there is one")] = "",
     data_dir: Annotated[Path | None, Option(metavar=DIR, help="where timm looks for the files of a data set")] = None,
@@ -57,7 +56,7 @@ def paper(
     with run_bars() as bars:
         found = reproduce(name, Wish(
             out=folder, small=small, data=data, data_dir=data_dir, only=only, spec=spec, checkpoints=checkpoint,
-            pretrained=pretrained, seeds=seeds, jobs=jobs, workers=workers, device=device,
+            pretrained=pretrained, seeds=seeds, jobs=jobs or (cores() if small else 1), workers=workers, device=device,
             overrides=recipe_fields(context), told=bars.told, stage=bars.stage, command=command_line(),
         ))  # fmt: skip
     if json:
@@ -65,6 +64,11 @@ def paper(
     else:
         show(as_rich(found.data))
     say(f"wrote {folder / 'paper.md'} and {folder / 'paper.json'}")
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _list(name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import timm
@@ -95,7 +95,8 @@ def differences(experiment: Experiment, wish: Wish, data: str) -> list[str]:
     if data != experiment.full.data:
         lines.append(f"data: {data}; published: {experiment.full.data}")
     if wish.small and experiment.kind in ("trial", "task"):
-        theirs, ours = _budget(experiment.full.recipe, experiment), _budget(experiment.small.recipe, experiment)
+        ours = _budget(experiment.small.recipe, wish.fields(experiment, experiment.groups[0]))
+        theirs = _budget(experiment.full.recipe, experiment.full.overrides)
         lines.append(f"budget: {ours}; published: {theirs}")
     if wish.small:
         hosts = [f"{group.small} for {group.host}" for group in wish.groups(experiment) if group.small != group.host]
@@ -103,7 +104,6 @@ def differences(experiment: Experiment, wish: Wish, data: str) -> list[str]:
     return lines
 
 
-def _budget(name: str, experiment: Experiment) -> str:
-    scale: Any = experiment.small if name == experiment.small.recipe else experiment.full
-    recipe = load_recipe(name, scale.overrides)
+def _budget(name: str, overrides: Mapping[str, Any]) -> str:
+    recipe = load_recipe(name, overrides)
     return f"{recipe.epochs} epochs in batches of {recipe.batch_size} (recipe {name})"

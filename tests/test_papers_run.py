@@ -1,0 +1,158 @@
+"""Parts of papers, run: one of each kind, on tiny budgets."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from unsmooth.cli import main
+from unsmooth.papers.small_data import NUMBERS, SPLITS, scenes, write_ade20k, write_vqa
+
+TINY = ["--epochs", "1", "--warmup-epochs", "0", "--train-images", "100", "--val-images", "50", "--seeds", "1"]
+
+
+def run(out, *arguments: str) -> dict:
+    assert main(["paper", *arguments, "--out", str(out)]) == 0
+    assert (out / "paper.md").read_text().startswith("# ")
+    return json.loads((out / "paper.json").read_text())
+
+
+def refusal(capsys, *arguments: str) -> str:
+    assert main(["paper", *arguments]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_table_of_trained_models(tmp_path, capsys) -> None:
+    found = run(tmp_path, "context_broadcasting/training_curves", "--small", *TINY, "--validate-every", "1")
+    plain, treated = found["groups"][0]["rows"]
+    assert [row["name"] for row in (plain, treated)] == ["plain", "CB"]
+    assert 0 <= treated["values"]["top1"]["measured"] <= 100
+    assert treated["values"]["top1"]["gain"] == pytest.approx(
+        treated["values"]["top1"]["measured"] - plain["values"]["top1"]["measured"]
+    )
+    assert plain["curves"]["training loss"]["at"] == [1]
+    assert (tmp_path / found["groups"][0]["picture"]).stat().st_size > 1000
+    assert any("published: ImageNet-1K" in line for line in found["scale"]["differs"])
+    assert "CB" in capsys.readouterr().out
+    before = (tmp_path / "ViT-S").stat().st_mtime_ns, json.dumps(found["groups"])
+    again = run(tmp_path, "context_broadcasting/training_curves", "--small", *TINY, "--validate-every", "1")
+    assert json.dumps(again["groups"]) == before[1]  # nothing is trained twice
+
+
+@pytest.mark.slow
+def test_a_figure_of_small_models_that_are_trained_first(tmp_path) -> None:
+    found = run(tmp_path, "anti_oversmoothing/figure6", "--small", *TINY)
+    group = found["groups"][0]
+    assert (tmp_path / group["picture"]).stat().st_size > 1000
+    assert all(len(row["curves"]["share of high frequencies"]["mean"]) == 12 for row in group["rows"])
+
+
+@pytest.mark.slow
+def test_fine_tuning_starts_from_a_trained_host_and_copies_are_not_run_twice(tmp_path) -> None:
+    found = run(tmp_path, "anti_oversmoothing/table3", "--small", *TINY)
+    first, second = found["groups"]
+    assert second["like"] == first["name"]
+    assert all(value["measured"] is None for row in second["rows"] for value in row["values"].values())
+    assert (tmp_path / "CaiT-XXS_24_layers" / "start" / "result.json").exists()
+    runs = list((tmp_path / "CaiT-XXS_24_layers" / "runs").glob("*/seed0/run.json"))
+    assert {json.loads(path.read_text())["checkpoint"] for path in runs} == {
+        str(tmp_path / "CaiT-XXS_24_layers" / "start" / "last")
+    }
+
+
+def test_a_model_of_ones_own_under_a_figure(tmp_path) -> None:
+    spec = (
+        "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=16, num_heads=2, depth=3, num_classes=10)"
+    )
+    found = run(tmp_path, "anti_oversmoothing/figure4", "--spec", spec, "--data", "digits")
+    (row,) = found["groups"][0]["rows"]
+    assert row["spec"] == spec
+    assert len(row["curves"]["similarity of tokens"]["mean"]) == 3
+    assert found["claims"] == []  # they are about the arms of the paper
+    assert (tmp_path / found["groups"][0]["picture"]).exists()
+
+
+def test_a_theorem(tmp_path) -> None:
+    found = run(tmp_path, "anti_oversmoothing/theorem1", "--small")
+    assert all(one["holds"] for claim in found["claims"] for one in claim["found"])
+
+
+def test_the_energy_of_an_adder_transformer(tmp_path) -> None:
+    found = run(tmp_path, "adder_attention/energy", "--small", "--only", "DeiT-Ti")
+    _, adder = found["groups"][0]["rows"]
+    assert 1 / 3 <= adder["values"]["energy"]["gain"] <= 1 / 2  # two to three times less, as published
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "measure"), [("segmentation", "miou"), ("vqa", "accuracy")])
+def test_tables_of_other_tasks(tmp_path, part: str, measure: str) -> None:
+    found = run(
+        tmp_path, f"context_broadcasting/{part}", "--small", "--epochs", "1", "--warmup-epochs", "0", "--seeds", "1"
+    )
+    assert all(0 <= row["values"][measure]["measured"] <= 100 for row in found["groups"][0]["rows"])
+
+
+@pytest.mark.slow
+def test_pre_training_then_fine_tuning(tmp_path) -> None:
+    found = run(tmp_path, "always_skip_attention/mae", "--small", *TINY)
+    assert all(row["values"]["top1"]["measured"] is not None for row in found["groups"][0]["rows"])
+    tuned = [json.loads(path.read_text()) for path in tmp_path.glob("*/*/seed0/finetuning/run.json")]
+    assert all(run["checkpoint"].endswith("pretraining/last/encoder") for run in tuned)
+    assert sorted(run["spec"].count("+token_graying") for run in tuned) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["anti_oversmoothing/table1"], "is published on ImageNet-1K: name it with --data, or try --small"),
+        (["anti_oversmoothing/figure4"], "give --checkpoint for each, or --pretrained"),
+        (
+            ["anti_oversmoothing/table1", "--small", "--only", "DeiT"],
+            "unknown group of anti_oversmoothing/table1 'DeiT'",
+        ),
+        (["anti_oversmoothing/table1", "--spec", "x"], "--spec is for figures"),
+        (["anti_oversmoothing/table1", "--small", "--seeds", "0"], "seeds must be at least 1"),
+        (["anti_oversmoothing/table1", "--small", "--epoch", "1"], "unknown option or recipe field '--epoch'"),
+        (
+            ["anti_oversmoothing/table3", "--data", "digits"],
+            "fine-tunes trained hosts: give --pretrained or --checkpoint",
+        ),
+        (["anti_oversmoothing/figure3"], "cannot be run; not recoverable"),
+    ],
+)
+def test_mistakes(tmp_path, capsys, monkeypatch, arguments: list[str], words: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = refusal(capsys, *arguments)
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_made_scenes_are_in_the_format_of_ade20k(tmp_path) -> None:
+    write_ade20k(tmp_path)
+    for split, count in SPLITS.items():
+        pictures, classes = (sorted((tmp_path / kind / split).iterdir()) for kind in ("images", "annotations"))
+        assert [p.stem for p in pictures] == [p.stem for p in classes]
+        assert len(pictures) == count
+    labels = np.array(Image.open(tmp_path / "annotations" / "training" / "ADE_train_00000001.png"))
+    picture, drawn, cells = next(scenes("training"))
+    assert (labels == drawn).all()
+    assert set(np.unique(labels)) == {1, *(cell + 2 for cell in cells if cell is not None)}
+    assert picture[drawn > 1].mean() > picture[drawn == 1].mean()  # ink is brighter than the ground
+    assert (next(scenes("training"))[0] == picture).all()
+
+
+def test_made_questions_are_in_the_format_of_vqav2(tmp_path) -> None:
+    write_vqa(tmp_path)
+    questions = json.loads((tmp_path / "v2_OpenEnded_mscoco_val2014_questions.json").read_text())["questions"]
+    answers = json.loads((tmp_path / "v2_mscoco_val2014_annotations.json").read_text())["annotations"]
+    assert [q["question_id"] for q in questions] == [a["question_id"] for a in answers]
+    assert len({q["question_id"] for q in questions}) == len(questions) == 3 * SPLITS["validation"]
+    for (_, _, cells), at in zip(scenes("validation"), range(0, len(questions), 3), strict=True):
+        assert answers[at]["multiple_choice_answer"] == str(sum(cell is not None for cell in cells))
+        wanted = NUMBERS.index(questions[at + 2]["question"].rstrip("?").split()[-1])
+        assert answers[at + 2]["multiple_choice_answer"] == ("yes" if wanted in cells else "no")
+        assert len(answers[at]["answers"]) == 10
