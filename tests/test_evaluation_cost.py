@@ -36,10 +36,8 @@ def test_flops_of_attention_that_has_a_fast_path_are_counted() -> None:
     assert cost.flops(model) == by_formula(48, 96, 4, 5)
 
 
-def test_a_counter_that_misses_attention_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost.FlopCounterMode, "get_total_flops", lambda self: 0)
-    with pytest.raises(UnsmoothError, match="counts 0 operations for attention"):
-        cost.flops(host("deit"))
+def test_flops_of_a_host_that_torch_s_counter_fails_on() -> None:
+    assert cost.flops(host("cait")) > 0
 
 
 def test_flops_leaves_the_fast_path_as_it_was() -> None:

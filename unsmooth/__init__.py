@@ -7,8 +7,10 @@ from unsmooth.create import create_model
 from unsmooth.diagnose import diagnose
 from unsmooth.diagnosis import Diagnosis
 from unsmooth.errors import UnsmoothError
+from unsmooth.evaluation.bench import bench
 from unsmooth.evaluation.evaluate import evaluate
 from unsmooth.folding import fold
+from unsmooth.importing import import_checkpoint
 from unsmooth.planning import plan
 from unsmooth.record import applied, parts
 from unsmooth.remedies import list_remedies
@@ -24,11 +26,13 @@ __all__ = [
     "applied",
     "apply",
     "auxiliary_loss",
+    "bench",
     "compare",
     "create_model",
     "diagnose",
     "evaluate",
     "fold",
+    "import_checkpoint",
     "list_remedies",
     "list_vitals",
     "load",

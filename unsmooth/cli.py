@@ -19,9 +19,11 @@ from rich.table import Table
 
 from unsmooth import remedies, vitals
 from unsmooth.check import Checkup, checkup
+from unsmooth.commands.bench import bench
 from unsmooth.commands.compare import compare
 from unsmooth.commands.evaluate import evaluate
 from unsmooth.commands.fields import TakesRecipe
+from unsmooth.commands.import_ import import_
 from unsmooth.commands.paper import paper
 from unsmooth.commands.train import train
 from unsmooth.demo import demo as run_demo
@@ -166,6 +168,8 @@ app.command(cls=TakesRecipe)(train)
 app.command()(evaluate)
 app.command(cls=TakesRecipe)(compare)
 app.command(cls=TakesRecipe)(paper)
+app.command()(bench)
+app.command("import")(import_)
 
 
 def _print_checkup(result: Checkup) -> None:

@@ -77,7 +77,7 @@ def load(path: str | Path, model: nn.Module | str | None = None) -> nn.Module:
     if isinstance(model, str):
         model = create_model(model)
     check_unwrapped(model)
-    return _fill(model, _weights_for(model, path), path)
+    return fill(model, _weights_for(model, path), path)
 
 
 def open_model(model: nn.Module | str | Path, checkpoint: str | Path | None = None) -> tuple[nn.Module, str]:
@@ -114,7 +114,7 @@ def fill_for_tuning(model: nn.Module, path: Path, classes: int) -> list[str]:
         if name in weights and value.shape != weights[name].shape
         and value.shape[:1] == (classes,) and value.shape[1:] == weights[name].shape[1:]
     ]  # fmt: skip
-    _fill(model, {**weights, **{name: own[name] for name in replaced}}, path)
+    fill(model, {**weights, **{name: own[name] for name in replaced}}, path)
     return replaced
 
 
@@ -165,7 +165,7 @@ def _host_class(model: nn.Module) -> type:
     return getattr(type(model), "_unsmooth_host", type(model))
 
 
-def _fill(model: nn.Module, weights: dict[str, Tensor], path: Path) -> nn.Module:
+def fill(model: nn.Module, weights: dict[str, Tensor], path: Path) -> nn.Module:
     """Load weights into a model, or say which names and sizes differ and leave it as it was."""
     weights = _as_host_reads(model, weights)
     own = model.state_dict()
@@ -204,14 +204,14 @@ def _load_folder(spec: ModelSpec, folder: Path, model: nn.Module | str | None) -
         precisions = {value.dtype for value in weights.values() if value.is_floating_point()}
         if len(precisions) == 1:  # a model given by the caller keeps its own precision
             built.to(dtype=precisions.pop())
-        return _fill(built, weights, folder)
+        return fill(built, weights, folder)
     check_unwrapped(model)
     if record_of(model).applications:
         raise UnsmoothError(f"load needs the untreated host, and this model has {applied(model)}; remove(model) first")
     try:
         for part in spec.remedies:
             apply(model, str(part))
-        return _fill(model, read_weights(folder / WEIGHTS), folder)
+        return fill(model, read_weights(folder / WEIGHTS), folder)
     except BaseException:
         if record_of(model).applications:
             remove(model)

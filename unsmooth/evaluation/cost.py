@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from unsmooth.auxiliary import auxiliary_loss
 from unsmooth.errors import UnsmoothError
+from unsmooth.evaluation.operations import count_operations
 from unsmooth.evaluation.outputs import autocast, device_of, forward
 from unsmooth.hosts import image_size
 from unsmooth.trace import undisturbed
@@ -33,34 +32,9 @@ def parameters(model: nn.Module) -> int:
 def flops(model: nn.Module, size: Size | None = None) -> int:
     """Floating-point operations for one image: two for each multiply-add of matrix products and convolutions.
 
-    What torch's counter does not count is left out: norms, softmax, activations, sums, the distances of adder layers.
+    All else is left out: norms, softmax, activations, sums, the distances of adder layers. `operations` has those too.
     """
-    _check_counter()
-    image = torch.zeros(1, *(size or image_size(model)))
-    with undisturbed(model):
-        return _count(lambda: forward(model, image))
-
-
-def _count(run: Callable[[], Any]) -> int:
-    # Fused attention is counted on some devices and versions of torch and not on others; its parts always are.
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-            run()
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-    return int(counter.get_total_flops())
-
-
-def _check_counter() -> None:
-    """Two products of 3 × 4 by 4 × 3 and 3 × 3 by 3 × 4, or the counter is not to be trusted."""
-    q = torch.ones(1, 1, 3, 4)
-    found, known = _count(lambda: F.scaled_dot_product_attention(q, q, q)), 2 * 2 * 3 * 3 * 4
-    if found != known:
-        raise UnsmoothError(
-            f"this version of torch counts {found} operations for attention that takes {known}; update torch"
-        )
+    return 2 * count_operations(model, size).parts["products"].multiply
 
 
 def throughput(

@@ -17,7 +17,7 @@ from unsmooth.data import Images, Stream
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation import cost, robustness, sources
 from unsmooth.evaluation.evaluation import Evaluation
-from unsmooth.evaluation.outputs import check_amp, classes_of, device_of
+from unsmooth.evaluation.outputs import check_amp, chosen_device, classes_of, device_of
 from unsmooth.evaluation.scoring import Change, Scores, score_each
 from unsmooth.evaluation.sources import Source
 from unsmooth.record import applied
@@ -81,7 +81,7 @@ def evaluate(
     for share in shares:
         robustness.hole(*size[1:], share)
     if device is not None or not given:
-        built.to(_device(device))
+        built.to(chosen_device(device))
     classes = classes_of(built)
     found = _sources(classes, data, data_dir, imagenet_v2, imagenet_a, imagenet_r, real, corrupted)
     found = [source.limited(limit) for source in found]
@@ -194,14 +194,3 @@ def _check_numbers(batch_size: int, workers: int, limit: int | None) -> None:
     for name, value, least in (("batch size", batch_size, 1), ("workers", workers, 0), ("limit", limit, 1)):
         if value is not None and value < least:
             raise UnsmoothError(f"{name} must be at least {least}, not {value}")
-
-
-def _device(device: str | torch.device | None) -> torch.device:
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as error:
-        raise UnsmoothError(f"the device {device} cannot be used: {str(error).splitlines()[0]}") from error
-    return found

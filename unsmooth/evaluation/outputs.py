@@ -83,3 +83,15 @@ def _inside(model: nn.Module) -> nn.Module:
         if inner is None:
             return model
         model = inner
+
+
+def chosen_device(device: str | torch.device | None) -> torch.device:
+    """The device that was named, or a GPU where there is one."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        raise UnsmoothError(f"the device {device} cannot be used: {str(error).splitlines()[0]}") from error
+    return found

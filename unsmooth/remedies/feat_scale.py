@@ -36,7 +36,7 @@ class FeatScale(Remedy):
     parameters = "s, t (channels)"
     departures = (
         "None from the paper. The authors' DeiT file applies 1+2s and 1+2t since a 2022 commit; we follow the printed "
-        "equation."
+        "equation, and `unsmooth import --doubled` reads their weights."
     )
 
     def exact(self, options: Options) -> bool:

@@ -1,0 +1,220 @@
+"""Additions and multiplications that one image takes, read off an actual forward pass.
+
+Every operator that torch runs is met by a dispatch mode: matrix products and convolutions, L1 distances of adder
+layers, and elementwise arithmetic are counted by the rules below; what has no plain count (norms, softmax, activations,
+comparisons) is listed by name with its number of results. Nothing is passed over in silence: an operator that no rule
+knows is in that list too.
+
+    products     a multiply-add is one multiplication and one addition; a bias is one more addition
+    distances    |a − b| summed: two additions for each pair, a subtraction and a sum; the sign is free
+    elementwise  residual sums, scalings, means, and what remedies do
+    estimated    eigenvectors of an n × n matrix: 9n³ operations, half of them multiplications
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from unsmooth.hosts import example_input, run
+from unsmooth.trace import first_tensor, undisturbed
+
+Size = tuple[int, int, int]  # channels, height, width
+
+
+@dataclass(frozen=True)
+class Count:
+    add: int = 0
+    multiply: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.add + other.add, self.multiply + other.multiply)
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Additions and multiplications by what they are for, divisions, and results of what is not counted."""
+
+    parts: Mapping[str, Count]
+    divide: int
+    left_out: Mapping[str, int]
+
+    @property
+    def add(self) -> int:
+        return sum(count.add for count in self.parts.values())
+
+    @property
+    def multiply(self) -> int:
+        return sum(count.multiply for count in self.parts.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "add": self.add,
+            "multiply": self.multiply,
+            "divide": self.divide,
+            "parts": {name: asdict(count) for name, count in self.parts.items()},
+            "left_out": dict(self.left_out),
+        }
+
+
+def count_operations(model: nn.Module, size: Size | None = None) -> Operations:
+    """Operations of a model for one image, of its own size unless another is given. The model is not changed."""
+    example = example_input(model)
+    if size is not None:
+        name = next(iter(example))
+        example[name] = example[name].new_zeros(1, *size)
+    with undisturbed(model), unfused(), Counting() as counting:
+        run(model, example)
+    return counting.operations()
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Attention in its parts: which of the fused kernels a device has, and what they show, differs."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+class Counting(TorchDispatchMode):
+    """Counts what runs inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.parts: dict[str, Count] = {part: Count() for part in RULES}
+        self.divide = 0
+        self.left_out: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.partition("::")[2].removesuffix("_")  # x.add_(y) adds as x + y does
+        known = name in FREE or any(name in rules for rules in RULES.values())
+        if not known and not func.is_view:
+            with self:  # an operator that is made of others, if it is
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        result = func(*args, **kwargs)
+        out = first_tensor(result)
+        if out is None or func.is_view or name in FREE or not (out.is_floating_point() or out.is_complex()):
+            return result
+        self.count(name, args, kwargs, out)
+        return result
+
+    def count(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> None:
+        for part, rules in RULES.items():
+            found = rules[name](args, kwargs, out) if name in rules else None
+            if found is not None:
+                self.parts[part] += found
+                return
+        if name == "div":
+            self.divide += out.numel()
+        else:
+            usual = next((word for word in FAMILIES if word in name), name.lstrip("_"))
+            self.left_out[usual] += out.numel()
+
+    def operations(self) -> Operations:
+        return Operations(self.parts, self.divide, dict(self.left_out.most_common()))
+
+
+Rule = Callable[[Sequence[Any], Mapping[str, Any], Tensor], Count | None]  # None: this case has no plain count
+
+
+def _product(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
+    return Count(out.numel() * args[0].shape[-1], out.numel() * args[0].shape[-1])
+
+
+def _product_and_bias(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
+    return Count(add=out.numel()) + _product(args[1:], kwargs, out)
+
+
+def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
+    image, weight, bias, transposed = args[0], args[1], args[2], args[6]
+    multiply = (image if transposed else out).numel() * weight[0].numel()
+    return Count(multiply + (0 if bias is None else out.numel()), multiply)
+
+
+def _distances(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
+    return Count(add=2 * out.numel() * args[0].shape[-1])
+
+
+def _sum(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
+    return Count(add=args[0].numel() - out.numel())
+
+
+def _mean(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
+    return Count(args[0].numel() - out.numel(), out.numel())  # one over the number is a constant
+
+
+def _add(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
+    alpha = args[2] if len(args) > 2 else kwargs.get("alpha", 1)
+    return Count(out.numel(), 0 if alpha == 1 else out.numel())
+
+
+def _multiply(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
+    return Count(multiply=out.numel())
+
+
+def _divide(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count | None:
+    return None if isinstance(args[1], Tensor) else Count(multiply=out.numel())  # by a constant: times its inverse
+
+
+def _power(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count | None:
+    return Count(multiply=out.numel()) if isinstance(args[1], int | float) and args[1] == 2 else None
+
+
+def _add_product(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
+    factors = 1 if kwargs.get("value", 1) == 1 else 2
+    return Count(out.numel(), factors * out.numel())
+
+
+def _interpolate(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
+    return Count(2 * out.numel(), out.numel())  # a + t(b − a)
+
+
+def _eigenvectors(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
+    matrix = args[0]
+    half = 9 * matrix.shape[-1] ** 3 * math.prod(matrix.shape[:-2]) // 2
+    return Count(half, half)
+
+
+RULES: dict[str, dict[str, Rule]] = {
+    "products": {
+        "mm": _product, "bmm": _product, "mv": _product, "addmm": _product_and_bias, "baddbmm": _product_and_bias,
+        "convolution": _convolution,
+    },
+    "distances": {"l1_scores": _distances},
+    "elementwise": {
+        "add": _add, "sub": _add, "rsub": _add, "mul": _multiply, "div": _divide, "pow": _power,
+        "addcmul": _add_product, "lerp": _interpolate, "sum": _sum, "mean": _mean,
+    },
+    "estimated": {"linalg_eigh": _eigenvectors, "_linalg_eigh": _eigenvectors},
+}  # fmt: skip
+
+# Operators that are left out go by these names, whichever variant of them torch runs.
+FAMILIES = ("layer_norm", "batch_norm", "group_norm", "rms_norm", "softmax")
+
+# Data that is moved, made or given another sign: no arithmetic.
+FREE = frozenset({
+    "abs", "neg", "sign", "_to_copy", "copy", "clone", "contiguous", "cat", "stack", "flip", "roll", "index",
+    "index_select", "gather", "embedding", "slice_scatter", "masked_fill", "where", "constant_pad_nd", "im2col",
+    "col2im", "_unsafe_view", "view_as_complex", "view_as_real", "as_strided", "repeat", "empty", "empty_like",
+    "empty_strided", "new_empty", "new_empty_strided", "zeros", "zeros_like", "new_zeros", "ones", "ones_like",
+    "new_ones", "full", "full_like", "new_full", "fill", "zero", "scalar_tensor", "arange", "lift_fresh",
+    "pixel_shuffle", "pixel_unshuffle", "unfold", "channel_shuffle", "resize", "_unsafe_index", "upsample_nearest2d",
+})  # fmt: skip
