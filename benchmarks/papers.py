@@ -101,10 +101,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(1)  # small hosts lose more by waiting for each other than they gain
-    failed = 0
+    failed, seen = 0, set[tuple[Any, ...]]()
     for experiment in chosen(given.only):
-        if given.data is None and experiment.kind != "diagnosis":
-            continue
+        if given.data is None:
+            view = (experiment.figure, experiment.blocks, *experiment.curves)
+            # What a remedy has learned is not there to be seen, and the same view of one model is shown once.
+            if experiment.kind != "diagnosis" or experiment.figure == "learned" or view in seen:
+                continue
+            seen.add(view)
         begun = time.time()
         try:
             (record if given.data is not None else look)(experiment, given)

@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader, Dataset
 from unsmooth.data import BadImage, Images, Source, Stream, as_images, for_host, spread
 from unsmooth.errors import UnsmoothError
 from unsmooth.training.order import ITEM, epoch_order, random_state_kept, seed_everything, seed_of, share
-from unsmooth.training.task import Items
+from unsmooth.training.task import Items, TensorBatch
 
 
 @dataclass
-class Labelled:
+class Labelled(TensorBatch):
     """A batch: images as the host takes them, labels, places in the data, and what was skipped, by name."""
 
     images: Tensor
@@ -27,24 +27,8 @@ class Labelled:
     skipped: dict[str, str] = field(default_factory=dict)
     fatal: str = ""  # why the run cannot go on: a worker cannot raise in words
 
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def to(self, device: torch.device) -> Labelled:
-        return self.replaced(self.images.to(device, non_blocking=True), self.labels.to(device, non_blocking=True))
-
-    def parts(self, count: int) -> list[Labelled]:
-        chunks = zip(self.images.chunk(count), self.labels.chunk(count), self.places.chunk(count), strict=True)
-        return [Labelled(*chunk) for chunk in chunks]
-
     def replaced(self, images: Tensor, labels: Tensor) -> Labelled:
         return replace(self, images=images, labels=labels)
-
-    def pin_memory(self) -> Labelled:
-        """For the loader, which pins no class that it does not know."""
-        return replace(
-            self, images=self.images.pin_memory(), labels=self.labels.pin_memory(), places=self.places.pin_memory()
-        )
 
 
 class Item(NamedTuple):

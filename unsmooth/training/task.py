@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -22,6 +23,37 @@ class Batch(Protocol):
     def to(self, device: torch.device) -> Self: ...
     def parts(self, count: int) -> Sequence[Self]: ...
     def pin_memory(self) -> Self: ...
+
+
+class TensorBatch:
+    """What a dataclass of tensors, each with one entry for an item, needs to be a batch."""
+
+    images: Tensor
+    skipped: dict[str, str]
+    fatal: str
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def to(self, device: torch.device) -> Self:
+        return self._each(lambda value: value.to(device, non_blocking=True))
+
+    def parts(self, count: int) -> list[Self]:
+        chunks = {name: value.chunk(count) for name, value in self._tensors().items()}
+        return [
+            dataclasses.replace(self, **{name: chunk[i] for name, chunk in chunks.items()})  # type: ignore[type-var]
+            for i in range(len(chunks["images"]))
+        ]
+
+    def pin_memory(self) -> Self:
+        """For the loader, which pins no class that it does not know."""
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return dataclasses.replace(self, **{name: change(value) for name, value in self._tensors().items()})  # type: ignore[type-var]
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
 
 class Items(Protocol):

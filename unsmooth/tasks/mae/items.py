@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -11,31 +11,19 @@ from torch.utils.data import Dataset
 
 from unsmooth.training.batches import Item, Key, Pictures
 from unsmooth.training.order import seed_of
+from unsmooth.training.task import TensorBatch
 
 MASK, HELD = 0x3A5C, 0x3A5D  # streams of random numbers: masks of training, and of validation
 
 
 @dataclass
-class Masked:
+class Masked(TensorBatch):
     """A batch: images, and for each a random number a patch. The patches with the smallest ones are seen."""
 
     images: Tensor
     noise: Tensor
     skipped: dict[str, str] = field(default_factory=dict)
     fatal: str = ""
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def to(self, device: torch.device) -> Masked:
-        images, noise = (value.to(device, non_blocking=True) for value in (self.images, self.noise))
-        return replace(self, images=images, noise=noise)
-
-    def parts(self, count: int) -> list[Masked]:
-        return [Masked(*some) for some in zip(self.images.chunk(count), self.noise.chunk(count), strict=True)]
-
-    def pin_memory(self) -> Masked:
-        return replace(self, images=self.images.pin_memory(), noise=self.noise.pin_memory())
 
 
 class Drawn(NamedTuple):

@@ -17,6 +17,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.tasks.segmentation.layout import Scenes
 from unsmooth.tasks.segmentation.options import Options
 from unsmooth.training.order import seed_everything
+from unsmooth.training.task import TensorBatch
 
 View = Callable[[Image.Image, Image.Image], tuple[Tensor, Tensor]]
 
@@ -29,26 +30,13 @@ class Item(NamedTuple):
 
 
 @dataclass
-class Crops:
+class Crops(TensorBatch):
     """A training batch: crops of one size and the labels of their pixels."""
 
     images: Tensor
     labels: Tensor
     skipped: dict[str, str] = field(default_factory=dict)
     fatal: str = ""
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def to(self, device: torch.device) -> Crops:
-        images, labels = (x.to(device, non_blocking=True) for x in (self.images, self.labels))
-        return replace(self, images=images, labels=labels)
-
-    def parts(self, count: int) -> list[Crops]:
-        return [Crops(*some) for some in zip(self.images.chunk(count), self.labels.chunk(count), strict=True)]
-
-    def pin_memory(self) -> Crops:
-        return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
 
 
 @dataclass

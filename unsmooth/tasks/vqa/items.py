@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +16,11 @@ from unsmooth.tasks.huggingface import model_class
 from unsmooth.tasks.vqa.questions import Split
 from unsmooth.tasks.vqa.text import Array, Text
 from unsmooth.training.batches import Key
+from unsmooth.training.task import TensorBatch
 
 
 @dataclass
-class Asked:
+class Asked(TensorBatch):
     """A batch: pictures padded to one size and where they are, pieces of text and where they are, and targets."""
 
     images: Tensor
@@ -31,28 +32,12 @@ class Asked:
     skipped: dict[str, str] = field(default_factory=dict)
     fatal: str = ""
 
-    def __len__(self) -> int:
-        return len(self.images)
-
     def inputs(self) -> dict[str, Tensor]:
         """As ViLT takes them."""
         return {
             "pixel_values": self.images, "pixel_mask": self.pixel_mask, "input_ids": self.input_ids,
             "attention_mask": self.attention_mask, "labels": self.labels,
         }  # fmt: skip
-
-    def to(self, device: torch.device) -> Asked:
-        return replace(self, **{name: value.to(device, non_blocking=True) for name, value in self._tensors().items()})
-
-    def parts(self, count: int) -> list[Asked]:
-        chunks = zip(*(value.chunk(count) for value in self._tensors().values()), strict=True)
-        return [Asked(*chunk) for chunk in chunks]
-
-    def pin_memory(self) -> Asked:
-        return replace(self, **{name: value.pin_memory() for name, value in self._tensors().items()})
-
-    def _tensors(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
 
 class Item(NamedTuple):
