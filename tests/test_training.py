@@ -233,3 +233,30 @@ def test_a_compiled_run_learns_the_same(tmp_path, monkeypatch):
     assert a.keys() == b.keys()
     for name in a:
         torch.testing.assert_close(a[name], b[name], atol=1e-4, rtol=1e-3)
+
+
+def test_the_second_beta_and_optimisers_without_one():
+    model = build(HOST, 10, small(), seed=0)
+    assert {group["betas"] for group in make_optimizer(model, small(beta2=0.95)).param_groups} == {(0.9, 0.95)}
+    assert {group["betas"] for group in make_optimizer(model, small()).param_groups} == {(0.9, 0.999)}
+    with pytest.raises(UnsmoothError, match="the optimiser 'sgd' has no second beta"):
+        make_optimizer(model, small(optimizer="sgd", beta2=0.95))
+
+
+def test_poly_falls_in_a_straight_line(tmp_path):
+    small_run(tmp_path, fields={"epochs": 4, "schedule": "poly", "lr": 1e-3, "warmup_epochs": 0, "min_lr": 0})
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    steps = SMALL["train_images"] // SMALL["batch_size"]
+    assert [line["lr"] for line in lines] == pytest.approx(
+        [1e-3 * (1 - (steps * e - 1) / (4 * steps)) for e in range(1, 5)]
+    )
+
+
+def test_tasks_that_are_not_there_and_words_that_a_task_lacks(tmp_path):
+    with pytest.raises(UnsmoothError, match="unknown task 'segmentaton'"):
+        small_run(tmp_path, task="segmentaton")
+    with pytest.raises(UnsmoothError, match="classification has no options of its own, and head was given"):
+        small_run(tmp_path, options={"head": "upernet"})
+    with pytest.raises(UnsmoothError, match="val_data is for plain images; vqa finds all that it needs in --data"):
+        small_run(tmp_path, task="vqa", val_data="digits")
+    assert not (tmp_path / "run.json").exists()

@@ -177,4 +177,6 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
         optimizer: torch.optim.Optimizer = create_optimizer_v2(groups, recipe.optimizer, lr=recipe.scaled_lr, **betas)
     except (AssertionError, ImportError, TypeError, ValueError) as error:
         raise UnsmoothError(f"timm cannot build the optimiser {recipe.optimizer!r}: {error}") from error
+    if betas and any(group.get("betas") != betas["betas"] for group in optimizer.param_groups):
+        raise UnsmoothError(f"the optimiser {recipe.optimizer!r} has no second beta: leave beta2 out")
     return optimizer
