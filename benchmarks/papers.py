@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import shutil
 import sys
 import time
 import traceback
@@ -26,7 +27,9 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.papers.catalogue import Experiment, list_papers
 from unsmooth.papers.run import reproduce
 from unsmooth.papers.wish import Wish
+from unsmooth.training.recipe import load_recipe
 from unsmooth.training.train import Interrupted
+from unsmooth.trial.arms import arms_of
 
 ROOT = Path(__file__).parent.parent
 GALLERY, RECIPES, RESULTS = ROOT / "docs" / "gallery", ROOT / "unsmooth" / "recipes", ROOT / "results" / "papers"
@@ -71,16 +74,34 @@ def rounded(value: Any) -> Any:
     return [rounded(item) for item in value] if isinstance(value, list) else value
 
 
+def take_over(experiment: Experiment, wish: Wish, folder: Path) -> None:
+    """Copy runs that another part has done already: the same spec, seed and recipe on the same data give the same."""
+    if experiment.kind not in ("trial", "diagnosis") or experiment.finetuned:
+        return
+    done = {}
+    for path in folder.glob("*/*/*/runs/*/seed*/result.json"):
+        settings = json.loads((path.parent / "run.json").read_text(encoding="utf-8"))
+        if settings["checkpoint"] is None:
+            done[settings["spec"], settings["seed"], json.dumps(settings["recipe"])] = path.parent
+    for group in wish.groups(experiment):
+        recipe = json.dumps(load_recipe(experiment.small.recipe, wish.fields(experiment, group)).to_json())
+        for arm in arms_of(group.specs(small=True)):
+            for seed in range(experiment.small.seeds):
+                target, source = arm.folder(wish.folder(group), seed), done.get((arm.spec, seed, recipe))
+                if source is not None and not (target / "result.json").exists():
+                    shutil.rmtree(target, ignore_errors=True)
+                    shutil.copytree(source, target)
+
+
 def record(experiment: Experiment, given: argparse.Namespace) -> None:
     needs = experiment.kind in ("trial", "diagnosis") or experiment.task == "mae"
     folder, data = given.folder / experiment.id, str(given.data) if needs else None
     shown = f" --data {given.data.name}" if needs else ""
-    wish = Wish(
-        out=folder, small=True, data=data, jobs=given.jobs, command=f"unsmooth paper {experiment.id} --small{shown}"
-    )
-    keep(
-        reproduce(experiment.id, wish).data, folder, RECIPES / f"{experiment.id}.json", experiment.id.replace("/", "_")
-    )
+    command = f"unsmooth paper {experiment.id} --small{shown}"
+    wish = Wish(out=folder, small=True, data=data, jobs=given.jobs, command=command)
+    take_over(experiment, wish, given.folder)
+    name = experiment.id.replace("/", "_")
+    keep(reproduce(experiment.id, wish).data, folder, RECIPES / f"{experiment.id}.json", name)
 
 
 def look(experiment: Experiment, given: argparse.Namespace) -> None:

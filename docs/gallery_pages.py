@@ -14,16 +14,16 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "papers"
 INTRO = """
 Each part of the five papers: what is published (figures described in words, not copied), and what was measured here.
-Small runs are on CIFAR-10 (1,500 of the 50,000 training images, 6 epochs, 500 test images, two seeds, one for figures;
-hosts of a few thousand to a few hundred thousand parameters; two CPU cores), on made scenes of digits (segmentation,
-questions), or on no data (cost, theorems). They show that each part runs and what it measures; **gains below several
-points cannot be seen at this scale**, and most rows say "no difference shown". Larger recorded trials are in
-[trials.md](trials.md). "On a real model": a saliency fine-tune of
-DINOv2 ViT-S/14 on up to 60 ImageNet photographs; it has no remedy, so only its own curve is shown. A claim in the list
-under a table is a published statement in the form in which a measurement can agree with it or not.
+Small runs are on CIFAR-10 (1,500 of the 50,000 training images, 6 epochs, 500 test images, three seeds, one for
+figures; hosts of a few thousand to a few hundred thousand parameters; two CPU cores), on made scenes of digits
+(segmentation, questions), or on no data (cost, theorems). They show that each part runs and what it measures; **gains
+below several points cannot be seen at this scale**, and most rows say "no difference shown". Larger recorded trials
+are in [trials.md](trials.md). "On a real model": a saliency fine-tune of DINOv2 ViT-S/14 on up to 60 ImageNet
+photographs; it has no remedy, so only its own curve is shown. A claim in the list under a table is a published
+statement in the form in which a measurement can agree with it or not.
 
-Every part is one command. At full scale: `unsmooth paper PAPER/PART --data imagenet/` with GPUs. Your own model under a
-paper's figure: `--spec SPEC --checkpoint FILE --data PHOTOS`. Published values carry their evidence:
+Every part is one command. At full scale: `unsmooth paper PAPER/PART --data imagenet/` with GPUs. Your own model under
+a paper's figure: `--spec SPEC --checkpoint FILE --data PHOTOS`. Published values carry their evidence:
 """
 
 

@@ -33,4 +33,8 @@ MEASURES = {
 
 def written(name: str, value: float | None) -> str:
     """A value in the unit of the papers."""
-    return "–" if value is None else f"{value:,.{MEASURES[name].digits}f}"
+    if value is None:
+        return "–"
+    digits = MEASURES[name].digits
+    # A small host has a thousandth of the published operations, which two decimals do not show.
+    return f"{value:.2g}" if 0 < abs(value) < 10 ** (1 - digits) and digits else f"{value:,.{digits}f}"
