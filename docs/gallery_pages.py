@@ -19,8 +19,10 @@ figures; hosts of a few thousand to a few hundred thousand parameters; two CPU c
 (segmentation, questions), or on no data (cost, theorems). They show that each part runs and what it measures; **gains
 below several points cannot be seen at this scale**, and most rows say "no difference shown". Larger recorded trials
 are in [trials.md](trials.md). "On a real model": a saliency fine-tune of DINOv2 ViT-S/14 on up to 60 ImageNet
-photographs; it has no remedy, so only its own curve is shown. A claim in the list under a table is a published
-statement in the form in which a measurement can agree with it or not.
+photographs; it has no remedy, so only its own curve is shown. A claim in the list under a table is a statement of the
+paper, or what its account leads one to expect, in a form that a measurement can agree with or not; figures rest on
+one model of each arm. Of many 95 % intervals, one in twenty misses by chance: a lone "agrees in sign" or "opposite
+sign" at this scale proves nothing.
 
 Every part is one command. At full scale: `unsmooth paper PAPER/PART --data imagenet/` with GPUs. Your own model under
 a paper's figure: `--spec SPEC --checkpoint FILE --data PHOTOS`. Published values carry their evidence:

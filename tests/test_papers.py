@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import timm
+import torch
 
 import unsmooth
 import unsmooth.models
 from unsmooth import vitals
 from unsmooth.cli import main
 from unsmooth.errors import UnsmoothError
+from unsmooth.hosts import create_host
 from unsmooth.papers.catalogue import Claim, Experiment, Group, list_papers, open_experiment
 from unsmooth.papers.claims import TESTS, judge
 from unsmooth.papers.rows import agreement, measured, row_of
 from unsmooth.papers.theorems import THEOREMS
 from unsmooth.spec import parse
+from unsmooth.training.assembly import _host_options
 from unsmooth.training.recipe import load_recipe
 from unsmooth.training.tasks import OTHERS
 
@@ -55,7 +59,7 @@ def test_the_data_of_a_part_fit_together(experiment: Experiment) -> None:
             assert claim.curve in labels
             arms = {name for group in experiment.groups for name in group.names()}
             assert claim.arm in {"", *arms}
-            assert claim.than in {"", *labels, *arms}
+            assert claim.than in {"", *labels, *arms} or float(claim.than) is not None
         assert claim.test in TESTS
     assert all(bool(curve.vital) != bool(curve.metric) for curve in experiment.curves)
     vitals.select([name for name in (*(c.vital for c in experiment.curves), *experiment.vitals.split(",")) if name])
@@ -80,6 +84,43 @@ def test_published_models_exist(experiment: Experiment) -> None:
 
 
 TRAINED = [one for one in ALL if one.kind in ("trial", "diagnosis")]
+
+
+def test_a_flat_curve_neither_rises_nor_falls() -> None:
+    group = {"name": "g", "rows": [{"name": "a", "curves": curves(x=[1.0, 1.0])}]}
+    for test in ("rises", "falls"):
+        (found,) = judge(_with(ALL[0], Claim(text="t", curve="x", test=test)), [group])
+        assert not found["found"][0]["holds"]
+
+
+def test_a_bound_must_hold_for_every_image_and_blocks_are_compared_with_themselves() -> None:
+    ours = {"by": "block", "mean": [1.0, 1.0], "sd": [None] * 2, "low": [0.5, 0.5], "high": [1.5, 1.5]}
+    bound = {"by": "block", "mean": [2.0, 2.0], "sd": [None] * 2, "low": [1.6, 1.4], "high": [3.0, 3.0]}
+    group = {"name": "g", "rows": [{"name": "a", "curves": {"x": ours, "y": bound}}]}
+    claim = Claim(text="t", curve="x", test="bounded by", than="y")
+    assert not judge(_with(ALL[0], claim), [group])[0]["found"][0]["holds"]
+    bound["low"] = [1.6, 1.5]
+    assert judge(_with(ALL[0], claim), [group])[0]["found"][0]["holds"]
+    group = {"name": "g", "rows": [{"name": "a", "curves": curves(x=[0.0, None, 5.0], y=[None, 9.0, 6.0])}]}
+    assert judge(_with(ALL[0], claim), [group])[0]["found"][0]["holds"]  # only block 2 has both
+
+
+DEEP = {"cait_s24_224", "cait_xxs24_224", "swin_small_patch4_window7_224", "pvt_medium", "pvt_v2_b3", "t2t_vit_24"}
+
+
+@experiments
+def test_published_models_can_be_built_with_their_recipes(experiment: Experiment) -> None:
+    """On no device, with dropout as the recipe has it: a table must not fail at its last row."""
+    for group in experiment.groups if experiment.kind == "trial" else ():
+        recipe = load_recipe(experiment.full.recipe, {**experiment.full.overrides, **group.overrides})
+        for spec in {str(parse(spec).host) for spec in group.specs(small=False)}:
+            parsed = parse(spec)
+            # What deep hosts get is found by running one, which takes long; the published dropout is DeiT's alone.
+            assert not recipe.deep_dropout or parsed.host.name not in DEEP, spec
+            with torch.device("meta"):
+                create_host(parsed.host, **_host_options(parsed, 10, replace(recipe, deep_dropout=0.0)))
+
+
 SMALL = sorted({spec for one in TRAINED for group in one.groups for spec in group.specs(small=True)})
 
 
@@ -106,6 +147,8 @@ def test_the_record_is_of_the_part_as_it_stands(experiment: Experiment) -> None:
     if experiment.kind != "theorem":
         assert published == [dict(arm.published) for group in experiment.groups for arm in group.arms]
     assert {claim["text"] for claim in found["claims"]} == {claim.text for claim in experiment.claims}
+    assert found["fingerprint"] == experiment.fingerprint()
+    assert "/" not in found["scale"]["data"]  # no folder of a machine
     values = [row["values"] for group in found["groups"] if "like" not in group for row in group["rows"]]
     assert all(row[name]["measured"] is not None for row in values for name in experiment.measures)
 
@@ -125,7 +168,8 @@ def test_published_beside_measured() -> None:
     value = treated["values"]["top1"]
     assert [value[k] for k in ("measured", "sd", "gain", "low", "high")] == pytest.approx([50, 1, 2, 1, 3])
     assert agreement("top1", value) == "agrees in sign"
-    assert agreement("images_per_second", treated["values"]["images_per_second"]) == "agrees in sign"
+    measured(treated, "images_per_second", 80.0, gain=0.8, low=0.7, high=0.9, ends="quartiles")
+    assert agreement("images_per_second", treated["values"]["images_per_second"]) == ""  # quartiles prove nothing
     measured(treated, "top1", 0.5, gain=-0.02, low=-0.03, high=-0.01)
     assert agreement("top1", value) == "opposite sign"
     measured(treated, "top1", 0.5, gain=-0.02, low=-0.03, high=0.01)
@@ -149,11 +193,19 @@ def curves(**lines: list[float | None]) -> dict:
         ("stays below", "b", "a", False),
         ("stays above", "y", "a", True),
         ("stays below", "y", "a", False),
+        ("bounded by", "y", "a", False),
+        ("bounded by", "same", "a", True),
+        ("stays below", "same", "a", False),
+        ("stays above", "same", "a", False),
+        ("ends below", "same", "a", False),
+        ("bounded by", "3", "a", True),
+        ("bounded by", "2.5", "a", False),
     ],
 )
 def test_claims(test: str, than: str, arm: str, holds: bool) -> None:
     group = {"name": "g", "rows": [
-        {"name": "a", "curves": curves(x=[1.0, None, 2.0, 3.0], y=[0.0, None, 1.0, 2.0])},
+        {"name": "a", "curves": curves(x=[1.0, None, 2.0, 3.0], y=[0.0, None, 1.0, 2.0],
+                                   same=[1.0, 5.0, 2.0, 3.0])},
         {"name": "b", "curves": curves(x=[2.0, 1.0, 1.0, 0.0])},
     ]}  # fmt: skip
     experiment = open_experiment("anti_oversmoothing/figure11")
@@ -170,8 +222,6 @@ def test_a_claim_about_what_was_not_measured_is_left_out() -> None:
 
 
 def _with(experiment: Experiment, claim: Claim) -> Experiment:
-    from dataclasses import replace
-
     return replace(experiment, claims=[claim])
 
 
@@ -208,6 +258,7 @@ def test_theorems_predict_what_is_drawn() -> None:
         2 * d * (1 - 2 / math.pi)
     )
     (row,) = THEOREMS["condition_cubed"](True)
+    assert max(row["curves"]["largest excess over it"]["mean"]) <= 0
     assert all(
         a <= b
         for a, b in zip(

@@ -36,6 +36,13 @@ WRAPPED = re.compile(r"^((module|_orig_mod)\.)+")
 # Where training scripts keep the weights in a checkpoint, best first.
 NESTED = ("state_dict_ema", "model_ema", "state_dict", "model")
 
+# What tasks save beside weights, and how it is loaded.
+TASKS = {
+    "segmenter.json": "unsmooth.tasks.segmentation has load_segmenter and evaluate_segmentation for it",
+    "vqa.json": "unsmooth.tasks.vqa.load_vqa loads it",
+    "mae.json": "unsmooth.tasks.mae.load_mae loads it, and its encoder is in encoder/",
+}
+
 
 def save(model: nn.Module, folder: str | Path) -> None:
     """Write a model and what is on it to a folder."""
@@ -236,7 +243,9 @@ def _read_recipe(path: Path) -> ModelSpec:
         return Part(str(part["name"]), dict(part["options"]))
 
     if not path.exists():
-        raise UnsmoothError(f"{path.parent} holds no {RECIPE}: it was not written by save")
+        task = next((name for name in TASKS if (path.parent / name).exists()), None)
+        reason = TASKS[task] if task else "it was not written by save"
+        raise UnsmoothError(f"{path.parent} holds no {RECIPE}: {reason}")
     try:
         recipe = json.loads(path.read_text(encoding="utf-8"))
         version = recipe["format"]

@@ -43,7 +43,7 @@ def train(
 
     The same command again goes on where a run was cut. Several processes: torchrun --nproc-per-node 4 -m unsmooth …
     """
-    folder = out or default_folder(spec, data, seed)
+    folder = out or default_folder(spec, data, seed, task)
     with run_bars() as bars:
         result = run_training(
             spec, data, task=task, options=_options(option), recipe=recipe, overrides=recipe_fields(context),

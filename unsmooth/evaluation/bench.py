@@ -54,13 +54,15 @@ def bench(
     for name, value, least in (("batch size", batch_size, 1), ("rounds", rounds, 1), ("image size", image_size, 0)):
         if value < least:
             raise UnsmoothError(f"{name} must be at least {least}, not {value}")
+    if training and not throughput:
+        raise UnsmoothError("a training step is part of what is timed: leave --no-throughput out, or --training")
     chosen = [models] if isinstance(models, str | Path | nn.Module) else list(models)
     if not chosen:
         raise UnsmoothError("there is nothing to measure; name a model: unsmooth bench deit_small_patch16_224")
     begun = time.time()
     built = _open(chosen, device)
     sizes = {name: _size(model, image_size) for name, model in built.items()}
-    kinds = [kind for kind, wanted in (("inference", throughput), ("training", throughput and training)) if wanted]
+    kinds = [kind for kind, wanted in (("inference", throughput), ("training", training)) if wanted]
     for model in built.values() if kinds else ():
         classes_of(model)  # a model without a head is timed by no one
     total, done = len(built) + rounds * len(kinds), 0

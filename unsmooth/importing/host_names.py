@@ -63,7 +63,7 @@ def host_of(weights: Mapping[str, Tensor], remedy: str) -> Part:
     family = family_of(weights, remedy)
     embedding, head = weights.get("patch_embed.proj.weight"), weights.get("head.weight")
     depths = _depths(weights)
-    if embedding is None or head is None or not depths:
+    if embedding is None or embedding.ndim != 4 or head is None or not depths:
         raise UnsmoothError("this checkpoint is of no DeiT, CaiT or Swin; name its host: spec='HOST', or --spec HOST")
     channels, patch = embedding.shape[0], embedding.shape[-1]
     side = _side(weights, family)

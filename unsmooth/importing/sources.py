@@ -95,6 +95,14 @@ class AugmentedShortcut(Source):
                     "and 'circulant'); here every path has its GELU, as printed: import 'circulant2' or 'linear2'"
                 )
         super().check(blocks, where)
+        for block, found in blocks.items():
+            for path in (path for branch in self.PATHS for path in branch):
+                weights, channels = _matrix(found, path).numel(), found[f"{path}.0.bias"].numel()
+                if not channels or not weights or weights % channels:
+                    raise UnsmoothError(
+                        f"{where} is broken: {block}.{path}.0 has {weights} weights and a bias of {channels}; of b × b "
+                        "circulant blocks there are b for each channel"
+                    )
 
     def options(self, blocks: Mapping[str, Found]) -> dict[str, Any]:
         found = next(iter(blocks.values()))

@@ -6,6 +6,7 @@ here. What cannot be followed is listed in paper.toml with the reason. So nothin
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,10 @@ from typing import Any
 
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.papers.measures import MEASURES
+from unsmooth.training.recipe import load_recipe
 
 KINDS = ("trial", "diagnosis", "bench", "task", "theorem")
+PLAIN = "plain"  # the name of an arm with nothing added
 EVIDENCE = {
     "P": "printed in the paper or its supplement", "C": "in the authors' released code",
     "N": "a third party's account of the paper", "R": "our reading, where nothing better was at hand",
@@ -52,7 +55,7 @@ class Group:
         return [host + (f"+{arm.add}" if arm.add else "") for host, arm in zip(hosts, self.arms, strict=True)]
 
     def names(self) -> list[str]:
-        return [arm.name or arm.add or "plain" for arm in self.arms]
+        return [arm.name or arm.add or PLAIN for arm in self.arms]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +88,8 @@ class Claim:
     text: str
     curve: str  # its label
     arm: str = ""  # every arm where none is named
-    test: str = "rises"  # rises, falls, below or above another arm at the end, or holds (of a theorem)
-    than: str = ""
+    test: str = "rises"  # see `claims.TESTS`
+    than: str = ""  # another curve of the arm, another arm, or a number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +110,8 @@ class Experiment:
     task: str = ""
     finetune: str = ""  # the host that a pre-trained encoder is fine-tuned in; `small_finetune` for --small
     small_finetune: str = ""
+    finetune_recipe: str = "finetune"
+    finetune_overrides: Mapping[str, Any] = field(default_factory=dict)
     theorem: str = ""
     robustness: bool = False
     finetuned: bool = False  # arms start from a trained host
@@ -123,6 +128,19 @@ class Experiment:
         """The recorded run, if there is one."""
         path = _folder(self.paper) / f"{self.name}.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def fingerprint(self) -> str:
+        """Of all that decides what a small run measures: a record with another one is of an older file."""
+        measured = {
+            "kind": self.kind, "measures": self.measures, "curves": self.curves, "vitals": self.vitals,
+            "blocks": self.blocks, "task": self.task, "theorem": self.theorem, "robustness": self.robustness,
+            "finetuned": self.finetuned, "finetune": self.small_finetune, "claims": [
+                (claim.curve, claim.arm, claim.test, claim.than) for claim in self.claims
+            ],
+            "specs": [group.specs(small=True) for group in self.groups], "small": self.small,
+            "recipe": load_recipe(self.small.recipe, self.small.overrides).to_json(),
+        }  # fmt: skip
+        return hashlib.sha256(repr(measured).encode()).hexdigest()[:16]
 
     @property
     def state(self) -> str:

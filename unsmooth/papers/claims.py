@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 from unsmooth.errors import unknown
 from unsmooth.papers.catalogue import Claim, Experiment
 from unsmooth.papers.rows import Row
 
-ALONG = ("rises", "falls")  # need two places
-TESTS = (*ALONG, "ends below", "ends above", "stays below", "stays above")
+# Of a curve alone: its first and last value. Beside another: at the last place, or at every one. Equal is not enough,
+# but for a bound, which the largest value of any image must not pass where the smallest bound of any image is.
+ALONG: dict[str, Callable[[float, float], bool]] = {"rises": lambda a, b: b > a, "falls": lambda a, b: b < a}
+BESIDE: dict[str, Callable[[float, float], bool]] = {
+    "ends below": lambda a, b: a < b, "ends above": lambda a, b: a > b,
+    "stays below": lambda a, b: a < b, "stays above": lambda a, b: a > b, "bounded by": lambda a, b: a <= b,
+}  # fmt: skip
+TESTS = (*ALONG, *BESIDE)
 
 
 def judge(experiment: Experiment, groups: list[Row]) -> list[dict[str, Any]]:
@@ -26,32 +34,38 @@ def _in_group(claim: Claim, group: Row) -> list[dict[str, Any]]:
         raise unknown("test of a claim", claim.test, TESTS)
     found = []
     for row in group["rows"]:
-        if claim.arm and row["name"] != claim.arm:
-            continue
-        ours = _values(row, claim.curve)
-        other = _other(claim, group, row)
-        if len(ours) > (claim.test in ALONG) and other is not None:
-            found.append({"group": group["name"], "arm": row["name"], "holds": _holds(claim.test, ours, other)})
+        holds = _holds(claim, group, row) if claim.arm in ("", row["name"]) else None
+        if holds is not None:
+            found.append({"group": group["name"], "arm": row["name"], "holds": holds})
     return found
 
 
-def _other(claim: Claim, group: Row, row: Row) -> list[float] | None:
-    """What a curve is compared with: nothing, another curve of the same arm, or the same curve of another arm."""
+def _holds(claim: Claim, group: Row, row: Row) -> bool | None:
+    """None where there is nothing to compare."""
+    bound = claim.test == "bounded by"
+    ours = _values(row["curves"].get(claim.curve), "high" if bound else "mean")
     if claim.test in ALONG:
-        return []
-    values = _values(row, claim.than)
-    if not values:
-        arm = next((r for r in group["rows"] if r["name"] == claim.than and r is not row), None)
-        values = _values(arm, claim.curve) if arm is not None else []
-    return values or None
+        return ALONG[claim.test](ours[min(ours)], ours[max(ours)]) if len(ours) > 1 else None
+    number = re.fullmatch(r"-?[\d.]+", claim.than)
+    curve = _values(_other(claim, group, row), "low" if bound else "mean")
+    other = dict.fromkeys(ours, float(claim.than)) if number else curve
+    places = sorted(set(ours) & set(other))
+    if claim.test.startswith("ends"):
+        places = places[-1:]
+    return all(BESIDE[claim.test](ours[place], other[place]) for place in places) if places else None
 
 
-def _values(row: Row, label: str) -> list[float]:
-    return [value for value in row["curves"].get(label, {}).get("mean", []) if value is not None]
+def _other(claim: Claim, group: Row, row: Row) -> Row | None:
+    """What a curve is compared with: another curve of the same arm, or the same curve of another arm."""
+    if claim.than in row["curves"]:
+        return dict(row["curves"][claim.than])
+    arm = next((r for r in group["rows"] if r["name"] == claim.than and r is not row), None)
+    return None if arm is None else arm["curves"].get(claim.curve)
 
 
-def _holds(test: str, ours: list[float], other: list[float]) -> bool:
-    if test in ALONG:
-        return (ours[-1] > ours[0]) == (test == "rises")
-    pairs = [(ours[-1], other[-1])] if test.startswith("ends") else list(zip(ours, other, strict=False))
-    return all(a <= b if test.endswith("below") else a >= b for a, b in pairs)
+def _values(curve: Row | None, end: str) -> dict[int, float]:
+    """The values of a curve by place; the mean where no spread was measured."""
+    if curve is None:
+        return {}
+    values = zip(curve["mean"], curve.get(end) or curve["mean"], strict=True)
+    return {at: mean if spread is None else spread for at, (mean, spread) in enumerate(values) if mean is not None}

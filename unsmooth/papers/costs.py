@@ -55,4 +55,4 @@ def put_speed(row: Row, name: str, timed: dict[str, Any], at: int) -> None:
     if name == "days":
         value, gains = 1e6 / speed / DAY, (1 / ratio["median"], 1 / ratio["high"], 1 / ratio["low"])
     gain, low, high = gains if at else (None, None, None)
-    measured(row, name, value, gain=gain, low=low, high=high)
+    measured(row, name, value, gain=gain, low=low, high=high, ends="quartiles")

@@ -8,12 +8,13 @@ from typing import Any
 from unsmooth.diagnose import diagnose
 from unsmooth.errors import UnsmoothError
 from unsmooth.files import write
-from unsmooth.papers.catalogue import Experiment, Group
+from unsmooth.papers.catalogue import PLAIN, Experiment, Group
 from unsmooth.papers.rows import Row, row_of
 from unsmooth.papers.trials import about_data, by_block, train_group
 from unsmooth.papers.wish import Wish
 from unsmooth.report import figures
 from unsmooth.report.print import save
+from unsmooth.spec import parse
 
 
 def run_looks(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
@@ -46,6 +47,12 @@ def _given(experiment: Experiment, group: Group, wish: Wish) -> Look:
             f"{experiment.id} looks into trained models ({', '.join(specs)}): give --checkpoint for each, or "
             "--pretrained, or a --spec and --checkpoint of your own, or --small to train small ones"
         )
+    treated = [arm.add for arm in group.arms if arm.add]
+    if wish.pretrained and treated:
+        raise UnsmoothError(
+            f"no library has weights with {', '.join(treated)}, which would start at what changes nothing: give "
+            "--checkpoint for each model instead of --pretrained"
+        )
     if wish.checkpoints and len(wish.checkpoints) != len(specs):
         raise UnsmoothError(f"{group.name} has {len(specs)} models and {len(wish.checkpoints)} checkpoints were given")
     paths: list[Path | None] = [*wish.checkpoints] or [None] * len(specs)
@@ -66,8 +73,12 @@ def _trained(experiment: Experiment, group: Group, wish: Wish) -> Look:
     trial = train_group(experiment, group, wish, vitals="")
     looks = []
     for arm in trial["arms"]:
-        folder = wish.folder(group) / next(run["folder"] for run in arm["runs"] if run["top1"] is not None) / "last"
-        looks.append(_diagnose(experiment, wish, load(folder), None, wish.images(experiment)))
+        done = next((run["folder"] for run in arm["runs"] if run["top1"] is not None), None)
+        if done is None:
+            failed = next((run["failed"] for run in arm["runs"] if run["failed"]), "it was not trained")
+            raise UnsmoothError(f"{experiment.id}: there is no model of {arm['name']} to look into: {failed}")
+        model = load(wish.folder(group) / done / "last")
+        looks.append(_diagnose(experiment, wish, model, None, wish.images(experiment)))
     return group, group.specs(wish.small), looks, about_data(trial)
 
 
@@ -82,7 +93,7 @@ def _diagnose(experiment: Experiment, wish: Wish, model: Any, path: Path | None,
 
 
 def _about(found: dict[str, Any]) -> str:
-    return f"{found['images']['count']} images of {found['images']['source']}"
+    return f"{found['images']['count']} images of {Path(found['images']['source']).name}"
 
 
 def _group(
@@ -91,8 +102,8 @@ def _group(
     name = group.name if group is not None else "your model"
     rows = []
     for at, (spec, look) in enumerate(zip(specs, looks, strict=True)):
-        row = row_of(group, at, spec) if group is not None else {"name": spec, "spec": spec, "values": {}, "curves": {}}
-        look["model"]["name"] = row["name"]
+        row = row_of(group, at, spec) if group is not None else _own_row(spec)
+        look["model"]["name"] = row["name"] if group is not None else spec
         row["curves"] = {c.label: found for c in experiment.curves if (found := by_block(look, c)) is not None}
         row["skipped"] = sorted({r for facts in look["vitals"].values() for r in facts["skipped"].values()})
         rows.append(row)
@@ -104,3 +115,9 @@ def _group(
         write(path, save(picture, "png"))
         made["picture"] = str(path.relative_to(wish.out))
     return made
+
+
+def _own_row(spec: str) -> Row:
+    """A model without remedies is what the papers call plain, so that claims about that are held against it."""
+    own = spec if Path(spec).exists() or parse(spec).remedies else PLAIN
+    return {"name": own, "spec": spec, "values": {}, "curves": {}}

@@ -68,8 +68,9 @@ def gains_of(found: dict[str, Any]) -> Figure | None:
     ax.axvline(none, color="0.6", linewidth=0.6, linestyle=":")
     ax.set_yticks(range(len(rows)), [panels.literal(text) for text, _ in rows], fontsize=6)
     ax.invert_yaxis()
+    ends = "quartiles" if MEASURES[name].how == "ratio" else "95 % interval"
     unit = "as a ratio to the first arm" if MEASURES[name].how == "ratio" else "to the first arm"
-    ax.set_xlabel(panels.literal(f"{MEASURES[name].title}, {unit}; ring: published, dot: measured here, with interval"))
+    ax.set_xlabel(panels.literal(f"{MEASURES[name].title}, {unit}; ring: published, dot: here, with {ends}"))
     return figure
 
 

@@ -134,7 +134,8 @@ def claim_lines(found: dict[str, Any]) -> list[str]:
         held = sum(one["holds"] for one in claim["found"])
         not_in = [f"{one['group']}, {one['arm']}" for one in claim["found"] if not one["holds"]]
         where = f"; not in {'; '.join(not_in)}" if not_in else ""
-        lines.append(f"{claim['text']}: measured so in {held} of {len(claim['found'])}{where}.")
+        count = len(claim["found"])
+        lines.append(f"{claim['text']}: so in {held} of {count} model{'s' if count > 1 else ''} here{where}.")
     return lines
 
 
@@ -160,4 +161,5 @@ def _gain(name: str, value: float | None) -> str:
 def _gain_with_ends(name: str, value: Row) -> str:
     if value["gain"] is None or value["low"] is None:
         return _gain(name, value["gain"])
-    return f"{_gain(name, value['gain'])} ({_gain(name, value['low'])} to {_gain(name, value['high'])})"
+    ends = "quartiles " if value["ends"] == "quartiles" else ""
+    return f"{_gain(name, value['gain'])} ({ends}{_gain(name, value['low'])} to {_gain(name, value['high'])})"

@@ -38,8 +38,7 @@ def reproduce(name: str, wish: Wish) -> Reproduction:
     experiment = open_experiment(name)
     if wish.out.exists() and not wish.out.is_dir():
         raise UnsmoothError(f"{wish.out} is a file; --out takes a folder")
-    if wish.spec and experiment.kind != "diagnosis":
-        raise UnsmoothError(f"--spec is for figures of what is inside a model; {name} is a {experiment.kind}")
+    _refuse_unused(experiment, wish)
     begun = time.time()
     groups, data = RUNNERS[experiment.kind](experiment, wish)
     groups = _with_copies(experiment, wish, groups)
@@ -47,6 +46,7 @@ def reproduce(name: str, wish: Wish) -> Reproduction:
     found = Reproduction({
         "format": FORMAT, "kind": Reproduction.kind, "id": experiment.id, "title": experiment.title,
         "source": experiment.source, "evidence": experiment.evidence, "shows": experiment.shows,
+        "fingerprint": experiment.fingerprint(),
         "scale": {"small": wish.small, "data": data, "differs": differences(experiment, wish, data)},
         "groups": groups, "claims": judge(experiment, groups),
         "made": {
@@ -60,6 +60,32 @@ def reproduce(name: str, wish: Wish) -> Reproduction:
         found.data["picture"] = f"{experiment.name}.png"
     found.write(wish.out)
     return found
+
+
+# What each kind has no use for, which is refused: nobody should think that it was heard.
+UNUSED = {
+    "trial": ("spec",),
+    "diagnosis": ("seeds",),
+    "bench": ("spec", "data", "checkpoints", "pretrained", "seeds", "overrides"),
+    "task": ("spec",),
+    "theorem": ("spec", "data", "only", "checkpoints", "pretrained", "seeds", "overrides"),
+}  # fmt: skip
+OWN = ("only", "overrides")  # and what a figure of one's own model has no use for
+OPTIONS = {"checkpoints": "--checkpoint", "overrides": "a recipe field"}
+
+
+def _refuse_unused(experiment: Experiment, wish: Wish) -> None:
+    for field in (*UNUSED[experiment.kind], *(OWN if wish.spec else ())):
+        if getattr(wish, field):
+            option = OPTIONS.get(field, f"--{field.replace('_', '-')}")
+            own = " with a model of your own" if wish.spec and field in OWN else ""
+            raise UnsmoothError(f"{experiment.id} is a {experiment.kind}, with no use for {option}{own}: leave it out")
+    if experiment.kind in ("trial", "task") and len(wish.checkpoints) > 1:
+        raise UnsmoothError(
+            f"all arms of {experiment.id} start from one checkpoint, and {len(wish.checkpoints)} were given"
+        )
+    if wish.jobs < 1:
+        raise UnsmoothError(f"jobs must be at least 1, not {wish.jobs}")
 
 
 def _with_copies(experiment: Experiment, wish: Wish, groups: list[Row]) -> list[Row]:
@@ -97,7 +123,7 @@ def differences(experiment: Experiment, wish: Wish, data: str) -> list[str]:
     if wish.small and experiment.kind in ("trial", "task"):
         ours = _budget(experiment.small.recipe, wish.fields(experiment, experiment.groups[0]))
         theirs = _budget(experiment.full.recipe, experiment.full.overrides)
-        lines.append(f"budget: {ours}; published: {theirs}")
+        lines.append(f"budget: {ours}; at full scale: {theirs}")
     if wish.small:
         hosts = [f"{group.small} for {group.host}" for group in wish.groups(experiment) if group.small != group.host]
         lines += [f"hosts: {'; '.join(dict.fromkeys(hosts))}"] if hosts else []

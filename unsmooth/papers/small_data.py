@@ -95,7 +95,7 @@ def write_vqa(folder: Path) -> str:
 def _questions(cells: list[int | None], chance: np.random.Generator) -> Iterator[tuple[str, str, str]]:
     yield "how many digits are there?", str(sum(cell is not None for cell in cells)), "number"
     place = int(chance.choice([i for i, cell in enumerate(cells) if cell is not None]))
-    yield f"which digit is {PLACES[place]}?", NUMBERS[cells[place] or 0], "other"
+    yield f"which digit is {PLACES[place]}?", str(cells[place]), "other"
     wanted = int(chance.integers(10))
     yield f"is there a {NUMBERS[wanted]}?", "yes" if wanted in cells else "no", "yes/no"
 

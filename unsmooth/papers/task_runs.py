@@ -15,14 +15,19 @@ from scipy import stats
 from unsmooth.papers.catalogue import Arm, Experiment, Group
 from unsmooth.papers.rows import Row, measured, row_of
 from unsmooth.papers.small_data import MAKERS
+from unsmooth.papers.trials import check_start
 from unsmooth.papers.wish import Wish
 from unsmooth.spec import bare_name
+from unsmooth.training.assembly import build
+from unsmooth.training.recipe import Recipe, load_recipe
 from unsmooth.trial.arms import Arm as TrialArm
 
 CONFIDENCE = 0.95
 
 
 def run_tasks(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
+    check_start(experiment, wish)
+    _check_finetuning(experiment, wish)
     data, about = _data(experiment, wish)
     groups = []
     for group in wish.groups(experiment):
@@ -55,7 +60,7 @@ def _arm(experiment: Experiment, group: Group, arm: Arm, spec: str, data: str, w
         if experiment.finetune:
             results.append(_tuned(experiment, arm, spec, data, folder, given, wish))
         else:
-            own = {"task": experiment.task, "options": scale.options, "pretrained": wish.pretrained}
+            own = {"task": experiment.task, "options": scale.options, **_start(wish)}
             results.append(_train(spec, data, folder, wish, f"{group.name}, seed {seed}", **given, **own))
     return results
 
@@ -66,12 +71,33 @@ def _tuned(
     """Pre-train, then fine-tune the encoder with the same remedies."""
     scale, seed = wish.scale(experiment), given["seed"]
     _train(spec, data, folder / "pretraining", wish, f"pre-training {bare_name(spec)}, seed {seed}",
-           task=experiment.task, options=scale.options, **given)  # fmt: skip
+           task=experiment.task, options=scale.options, **_start(wish), **given)  # fmt: skip
+    tuned = _tuned_spec(experiment, arm, wish)
+    return _train(tuned, data, folder / "finetuning", wish, f"fine-tuning {bare_name(tuned)}, seed {seed}", seed=seed,
+                  recipe=_tuning(experiment, wish), checkpoint=folder / "pretraining" / "last" / "encoder")  # fmt: skip
+
+
+def _tuned_spec(experiment: Experiment, arm: Arm, wish: Wish) -> str:
     host = experiment.small_finetune if wish.small else experiment.finetune
-    tuned = host + (f"+{arm.add}" if arm.add else "")
-    recipe = "glance" if wish.small else "finetune"
-    return _train(tuned, data, folder / "finetuning", wish, f"fine-tuning {bare_name(tuned)}, seed {seed}",
-                  recipe=recipe, seed=seed, checkpoint=folder / "pretraining" / "last" / "encoder")  # fmt: skip
+    return host + (f"+{arm.add}" if arm.add else "")
+
+
+def _tuning(experiment: Experiment, wish: Wish) -> Recipe:
+    """The recipe of the fine-tuning; what the user gives holds for both trainings."""
+    if wish.small:
+        return load_recipe(experiment.small.recipe, {**experiment.small.overrides, **wish.overrides})
+    return load_recipe(experiment.finetune_recipe, {**experiment.finetune_overrides, **wish.overrides})
+
+
+def _start(wish: Wish) -> dict[str, Any]:
+    return {"pretrained": wish.pretrained, "checkpoint": wish.checkpoints[0] if wish.checkpoints else None}
+
+
+def _check_finetuning(experiment: Experiment, wish: Wish) -> None:
+    """Find mistakes of the last step before the first one begins."""
+    if experiment.finetune:
+        for arm in (arm for group in wish.groups(experiment) for arm in group.arms):
+            build(_tuned_spec(experiment, arm, wish), 10, _tuning(experiment, wish), 0)
 
 
 def _train(spec: str, data: str, folder: Path, wish: Wish, title: str, **given: Any) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from unsmooth.papers.catalogue import Curve, Experiment, Group
 from unsmooth.papers.costs import TIMED, put_speed
 from unsmooth.papers.rows import Row, measured, row_of
 from unsmooth.papers.wish import Wish
+from unsmooth.training.assembly import build
+from unsmooth.training.recipe import load_recipe
 from unsmooth.training.train import train
 from unsmooth.trial.compare import compare
 
@@ -21,6 +23,9 @@ COSTS = {"parameters", "macs", *TIMED}
 def run_trials(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
     """The groups with their rows, and the data in words."""
     groups, about = [], ""
+    wish.images(experiment)
+    check_start(experiment, wish)
+    check_groups(experiment, wish)
     for group in wish.groups(experiment):
         trial = train_group(experiment, group, wish)
         about = about_data(trial)
@@ -28,8 +33,23 @@ def run_trials(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
     return groups, about
 
 
+def check_start(experiment: Experiment, wish: Wish) -> None:
+    """Whoever fine-tunes at full scale has something to start from."""
+    if experiment.finetuned and not (wish.small or wish.pretrained or wish.checkpoints):
+        raise UnsmoothError(f"{experiment.id} fine-tunes trained hosts: give --pretrained or --checkpoint, or --small")
+
+
+def check_groups(experiment: Experiment, wish: Wish) -> None:
+    """Build every model of every group, so that a mistake in the last one is found before the first one is trained."""
+    for group in wish.groups(experiment):
+        recipe = load_recipe(wish.scale(experiment).recipe, wish.fields(experiment, group))
+        for spec in group.specs(wish.small):
+            build(spec, 10, recipe, 0)
+
+
 def about_data(trial: dict[str, Any]) -> str:
-    return f"{trial['data']['name']}, {trial['data']['train']:,} training images, {trial['recipe']['epochs']} epochs"
+    name = Path(trial["data"]["name"]).name
+    return f"{name}, {trial['data']['train']:,} training images, {trial['recipe']['epochs']} epochs"
 
 
 def train_group(experiment: Experiment, group: Group, wish: Wish, vitals: str | None = None) -> dict[str, Any]:
@@ -55,8 +75,6 @@ def _start(experiment: Experiment, group: Group, wish: Wish) -> Path | None:
     """Weights that every arm starts from. For fine-tuning at small scale, the plain host is trained first."""
     if wish.checkpoints or not experiment.finetuned or wish.pretrained:
         return wish.checkpoints[0] if wish.checkpoints else None
-    if not wish.small:
-        raise UnsmoothError(f"{experiment.id} fine-tunes trained hosts: give --pretrained or --checkpoint, or --small")
     folder = wish.folder(group) / "start"
     wish.stage(f"training {group.small} to start from")
     overrides = {**experiment.small.overrides, **wish.overrides}
@@ -120,7 +138,8 @@ def by_block(diagnosis: dict[str, Any] | None, curve: Curve) -> Row | None:
     means = [None if spread is None else spread["mean"] for spread in series]
     if any(isinstance(mean, list) for mean in means):
         return None
-    return {"by": "block", "mean": means, "sd": [None if s is None else s.get("sd") for s in series]}
+    spread = {key: [None if s is None else s.get(key) for s in series] for key in ("sd", "low", "high")}
+    return {"by": "block", "mean": means, **spread}
 
 
 def _by_epoch(arm: dict[str, Any], metric: str) -> Row | None:

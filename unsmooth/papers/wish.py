@@ -41,7 +41,7 @@ class Wish:
             return first_of_each(experiment.groups) if self.small else list(experiment.groups)
         found = [group for group in experiment.groups if group.name == self.only]
         if not found:
-            raise unknown(f"group of {experiment.id}", self.only, [group.name for group in experiment.groups])
+            raise unknown(f"group of {experiment.id}", self.only, [repr(group.name) for group in experiment.groups])
         return found
 
     def images(self, experiment: Experiment) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.remedies.base import Option
+from unsmooth.training.recipe import Recipe
 
 _KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 
@@ -31,3 +32,17 @@ def _read(task: str, name: str, option: Option, text: str) -> Any:
     except (KeyError, ValueError):
         raise UnsmoothError(f"{task}({name}={text}): {name} must be {_KINDS[kind]}") from None
     return option.check(task, name, value)
+
+
+# Recipe fields that only classification has a meaning for, and what switches them off.
+FOREIGN = {"mixup": 0.0, "cutmix": 0.0, "distillation": "none", "auto_augment": "", "erasing": 0.0}
+
+
+def refuse_foreign(recipe: Recipe, task: str) -> None:
+    """Refuse what the task would leave out silently."""
+    for name, off in FOREIGN.items():
+        if getattr(recipe, name) != off:
+            raise UnsmoothError(
+                f"recipe: {name} is for classification, and cannot be used in {task}: set it to {off!r}, or take "
+                f"--recipe {task}"
+            )

@@ -79,7 +79,7 @@ def train(
     `unsmooth.training.tasks`, and `unsmooth.training.folder` for what is in the folder.
     """
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
-    folder = RunFolder(Path(out) if out is not None else default_folder(spec, data, seed))
+    folder = RunFolder(Path(out) if out is not None else default_folder(spec, data, seed, task))
     opened = open_task(
         task, spec, data, chosen, seed, checkpoint=checkpoint, pretrained=pretrained, val_data=val_data,
         data_dir=data_dir, strict=strict_data, options=options,
@@ -114,8 +114,9 @@ def train(
         processes.close()
 
 
-def default_folder(spec: str, data: str | Path, seed: int) -> Path:
-    name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", f"{spec}-{Path(data).stem}-seed{seed}").strip("_")
+def default_folder(spec: str, data: str | Path, seed: int, task: str = CLASSIFICATION) -> Path:
+    learned = "" if task == CLASSIFICATION else f"{task}-"
+    name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", f"{learned}{spec}-{Path(data).stem}-seed{seed}").strip("_")
     return Path("runs") / name[:120]
 
 

@@ -27,7 +27,7 @@ from unsmooth.tasks.huggingface import config_of, read_spec
 from unsmooth.tasks.mae.items import Masked, MaskedPictures
 from unsmooth.tasks.mae.model import KIND, TASK, build, check_config, patches_of
 from unsmooth.tasks.mae.storage import save_mae
-from unsmooth.tasks.options import read_options
+from unsmooth.tasks.options import read_options, refuse_foreign
 from unsmooth.trace import undisturbed
 from unsmooth.training.batches import Pictures
 from unsmooth.training.recipe import Recipe
@@ -140,6 +140,7 @@ def open_task(
     `pretrained`: the host is a folder or hub id whose weights are taken. `checkpoint`: a folder that this task saved,
     or a file of weights of ViTMAEForPreTraining.
     """
+    refuse_foreign(recipe, TASK)
     given = dict(options or {})
     parsed = read_spec(TASK, KIND, spec)
     assert parsed.host is not None

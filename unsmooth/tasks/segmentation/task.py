@@ -15,6 +15,7 @@ from unsmooth.data import spread
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.outputs import autocast
 from unsmooth.planning import anatomy_of
+from unsmooth.tasks.options import refuse_foreign
 from unsmooth.tasks.segmentation import evaluate
 from unsmooth.tasks.segmentation.build import build, resolve
 from unsmooth.tasks.segmentation.items import Crops, SceneItems, Wholes
@@ -30,7 +31,6 @@ from unsmooth.training.watch import broken_gradient, first_broken
 from unsmooth.transforms import preprocessing
 
 # Fields of a recipe that mean nothing for pixels, with the value that switches each off.
-FOREIGN = {"mixup": 0.0, "cutmix": 0.0, "distillation": "none", "auto_augment": "", "erasing": 0.0}
 
 
 def open_task(
@@ -52,12 +52,7 @@ def open_task(
     """
     upernet()
     wanted = resolve(spec, read_options(options), recipe)
-    for name, off in FOREIGN.items():
-        if getattr(recipe, name) != off:
-            raise UnsmoothError(
-                f"recipe: {name} is for classification, and cannot be used in segmentation: set it to {off!r}, or take "
-                "--recipe segmentation"
-            )
+    refuse_foreign(recipe, "segmentation")
     if checkpoint is not None and pretrained:
         raise UnsmoothError("give a checkpoint or pretrained, not both: they are weights of the same host")
     return SegmentationTask(spec, data, recipe, seed, wanted, checkpoint, pretrained, strict)

@@ -26,7 +26,7 @@ from unsmooth.remedies.base import Option
 from unsmooth.spec import ModelSpec
 from unsmooth.storage import WEIGHTS, fill_for_tuning
 from unsmooth.tasks.huggingface import CONFIG, config_of, model_class, read_spec
-from unsmooth.tasks.options import read_options
+from unsmooth.tasks.options import read_options, refuse_foreign
 from unsmooth.tasks.vqa.answers import targets, vocabulary
 from unsmooth.tasks.vqa.items import Asked, Pictured, preparation
 from unsmooth.tasks.vqa.model import HEAD, KIND, TASK, answers_of, build, name_answers, start_head
@@ -129,6 +129,7 @@ def open_task(
     `pretrained`: the host is a folder or hub id whose weights are taken. `checkpoint`: a folder that this task saved,
     or a file of weights of ViltForQuestionAnswering.
     """
+    refuse_foreign(recipe, TASK)
     chosen = read_options(TASK, options or {}, OPTIONS)
     parsed = read_spec(TASK, KIND, spec)
     assert parsed.host is not None
