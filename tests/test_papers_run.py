@@ -87,6 +87,7 @@ def test_the_energy_of_an_adder_transformer(tmp_path) -> None:
     found = run(tmp_path, "adder_attention/energy", "--small", "--only", "DeiT-Ti")
     _, adder = found["groups"][0]["rows"]
     assert 1 / 3 <= adder["values"]["energy"]["gain"] <= 1 / 2  # two to three times less, as published
+    assert "Assumes: arithmetic only: memory traffic" in (tmp_path / "paper.md").read_text()
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ class Group:
     small: str
     arms: Sequence[Arm]
     overrides: Mapping[str, Any] = field(default_factory=dict)  # recipe fields of this host
+    small_overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def specs(self, small: bool) -> list[str]:
         """The model specs of the arms, at full scale or for a laptop."""
@@ -137,7 +138,7 @@ class Experiment:
             "finetuned": self.finetuned, "finetune": self.small_finetune, "claims": [
                 (claim.curve, claim.arm, claim.test, claim.than) for claim in self.claims
             ],
-            "specs": [group.specs(small=True) for group in self.groups], "small": self.small,
+            "specs": [(group.specs(small=True), group.small_overrides) for group in self.groups], "small": self.small,
             "recipe": load_recipe(self.small.recipe, self.small.overrides).to_json(),
         }  # fmt: skip
         return hashlib.sha256(repr(measured).encode()).hexdigest()[:16]

@@ -32,7 +32,8 @@ def run_costs(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
             for name in experiment.measures:
                 _measure(row, name, cost, at)
             rows.append(row)
-        groups.append({"name": group.name, "rows": rows, "assumptions": found["assumptions"]})
+        assumed = found["assumptions"] if set(ENERGY) & set(experiment.measures) else []
+        groups.append({"name": group.name, "rows": rows, "assumptions": assumed})
     return groups, "no images: cost only"
 
 

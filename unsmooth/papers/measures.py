@@ -37,4 +37,4 @@ def written(name: str, value: float | None) -> str:
         return "–"
     digits = MEASURES[name].digits
     # A small host has a thousandth of the published operations, which two decimals do not show.
-    return f"{value:.2g}" if 0 < abs(value) < 10 ** (1 - digits) and digits else f"{value:,.{digits}f}"
+    return f"{value:.2g}" if digits and 0 < abs(value) < 10**-digits else f"{value:,.{digits}f}"

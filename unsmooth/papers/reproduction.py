@@ -140,7 +140,8 @@ def claim_lines(found: dict[str, Any]) -> list[str]:
 
 
 def scale_lines(found: dict[str, Any]) -> list[str]:
-    return [f"Differs: {line}" for line in found["scale"]["differs"]]
+    assumed = dict.fromkeys(line for group in found["groups"] for line in group.get("assumptions", ()))
+    return [*(f"Assumes: {line}" for line in assumed), *(f"Differs: {line}" for line in found["scale"]["differs"])]
 
 
 def _line(cells: Any) -> str:

@@ -56,7 +56,7 @@ class Wish:
 
     def fields(self, experiment: Experiment, group: Group) -> dict[str, Any]:
         """Recipe fields: the experiment's, its host's, the user's."""
-        own = {} if self.small else group.overrides
+        own = group.small_overrides if self.small else group.overrides
         return {**self.scale(experiment).overrides, **own, **self.overrides}
 
     def folder(self, group: Group) -> Path:
