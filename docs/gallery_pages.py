@@ -12,6 +12,7 @@ from unsmooth.papers.reproduction import body, claim_lines
 NOTE = "<!-- written by `make docs`; edit what it is made of instead -->\n"
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "papers"
+NAMED = {"your model": "a fine-tune of DINOv2 ViT-S/14"}  # whom the records call so
 INTRO = """
 Each part of the five papers: what is published (figures described in words, not copied), and what was measured here.
 Small runs are on CIFAR-10 (1,500 of the 50,000 training images, 6 epochs, 500 test images, three seeds, one for
@@ -31,7 +32,7 @@ a paper's figure: `--spec SPEC --checkpoint FILE --data PHOTOS`. Published value
 
 def gallery_page() -> str:
     letters = "; ".join(f"{letter}: {words}" for letter, words in EVIDENCE.items())
-    lines = ["# Gallery", "", INTRO.strip() + f" {letters}.", ""]
+    lines = ["# Gallery", "", f"{INTRO.strip()}\n{letters}.", ""]
     for paper in list_papers():
         lines += _paper(paper)
     return NOTE + "\n".join(lines).rstrip() + "\n"
@@ -62,7 +63,8 @@ def _part(experiment: Experiment) -> list[str]:
 
 
 def _pictures(found: dict[str, Any], experiment: Experiment) -> list[str]:
-    names = [(place.get("picture"), place.get("name", "")) for place in (found, *found["groups"])]
+    names = [(place.get("picture"), NAMED.get(place.get("name", ""), place.get("name", "")))
+             for place in (found, *found["groups"])]  # fmt: skip
     shown = [
         f"![{experiment.title}{f', {name}' if name else ''}](gallery/{picture})" for picture, name in names if picture
     ]
