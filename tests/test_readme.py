@@ -31,9 +31,14 @@ def test_every_remedy_is_in_the_table() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for path in ("README.md", "CONTRIBUTING.md"):
-        for target in re.findall(r"\]\((?!http)([^)#]+)\)", (ROOT / path).read_text()):
-            assert (ROOT / target).exists(), target
+    for path in (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "results/README.md",
+        *(ROOT / "docs").glob("*.md"),
+    ):
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", path.read_text()):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
 
 
 @pytest.mark.parametrize("page", ["remedies", "vitals", "verdict", "recipes", "trials", "gallery"])
