@@ -47,7 +47,7 @@ def experiments(test):
 def test_every_part_of_every_paper_is_listed_with_a_state() -> None:
     found = {paper.id: [*paper.experiments(), *paper.missing] for paper in list_papers()}
     assert {paper: {part.name for part in parts} for paper, parts in found.items()} == PARTS
-    states = ("runnable", "measured here: ", "not recoverable: ", "nothing to measure: ")
+    states = ("runnable", "measured here", "not recoverable: ", "nothing to measure: ")
     assert all(part.state.startswith(states) for parts in found.values() for part in parts)
 
 
@@ -175,7 +175,7 @@ def test_published_beside_measured() -> None:
     measured(treated, "top1", 0.5, gain=-0.02, low=-0.03, high=0.01)
     assert agreement("top1", value) == "no difference shown"
     measured(treated, "top1", 0.5, gain=-0.02)
-    assert agreement("top1", value) == "one seed: not judged"
+    assert agreement("top1", value) == "no interval: not judged"
 
 
 def curves(**lines: list[float | None]) -> dict:

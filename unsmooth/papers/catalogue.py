@@ -20,6 +20,7 @@ from unsmooth.papers.measures import MEASURES
 from unsmooth.training.recipe import load_recipe
 
 KINDS = ("trial", "diagnosis", "bench", "task", "theorem")
+TRAINED = ("trial", "diagnosis", "task")  # kinds whose small form has other hosts and data
 PLAIN = "plain"  # the name of an arm with nothing added
 EVIDENCE = {
     "P": "printed in the paper or its supplement", "C": "in the authors' released code",
@@ -146,7 +147,10 @@ class Experiment:
     @property
     def state(self) -> str:
         found = self.record()
-        return "runnable" if found is None else f"measured here: {found['scale']['data']}"
+        if found is None:
+            return "runnable"
+        scale = " at small scale" if found["scale"]["small"] and self.kind in TRAINED else ""
+        return f"measured here{scale}: {found['scale']['data']}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,7 +66,7 @@ def agreement(name: str, value: Row) -> str:
     if gain is None or value["gain"] is None or value["ends"] == "quartiles":
         return ""
     if low is None or high is None:
-        return "one seed: not judged"
+        return "no interval: not judged"
     none = 1.0 if MEASURES[name].how == "ratio" else 0.0
     if low <= none <= high:
         return "no difference shown"

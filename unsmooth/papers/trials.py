@@ -88,7 +88,7 @@ def rows_of(experiment: Experiment, group: Group, trial: dict[str, Any], small: 
     for at, (arm, spec) in enumerate(zip(trial["arms"], group.specs(small), strict=True)):
         row = row_of(group, at, spec)
         for name in experiment.measures:
-            _measure(row, name, arm, at)
+            _measure(row, name, arm, at, trial["arms"][0])
         row["curves"] = {curve.label: found for curve in experiment.curves if (found := _curve(arm, curve)) is not None}
         row["failed"] = next((run["failed"] for run in arm["runs"] if run["failed"]), None)
         rows.append(row)
@@ -99,12 +99,16 @@ def _curve(arm: dict[str, Any], curve: Curve) -> Row | None:
     return _by_epoch(arm, curve.metric) if curve.metric else by_block(arm["diagnosis"], curve)
 
 
-def _measure(row: Row, name: str, arm: dict[str, Any], at: int) -> None:
+def _measure(row: Row, name: str, arm: dict[str, Any], at: int, first: dict[str, Any]) -> None:
     if name in ("top1", "top5", "loss"):
         found = arm[name]
         seeds = sum(run is not None for run in found["runs"])
-        own = arm["difference"] if name == "top1" else None
-        _put(row, name, found["mean"], found["sd"], seeds, own)
+        if name == "top1":
+            _put(row, name, found["mean"], found["sd"], seeds, arm["difference"])
+        else:  # of these no paired interval is computed
+            known = at and None not in (found["mean"], first[name]["mean"])
+            gain = found["mean"] - first[name]["mean"] if known else None
+            measured(row, name, found["mean"], sd=found["sd"], seeds=seeds, gain=gain)
     elif name in ("occlusion", "fgsm"):
         test = next((key for key in arm["robustness"] if key.startswith(name)), None)
         if test is not None:
