@@ -52,7 +52,7 @@ def _read(path: Path) -> Mapping[str, Any]:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # every broken or foreign file has its own
         foreign = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = f"torch cannot ({type(error).__name__}: {error})".splitlines()[0]
         if foreign:
             reason = f"it holds a {foreign[1]} too, which could run code; save its weights alone, and import those"
         raise UnsmoothError(f"cannot read weights from {path}: {reason}") from error
