@@ -120,10 +120,10 @@ def differences(experiment: Experiment, wish: Wish, data: str) -> list[str]:
         return lines
     if data != experiment.full.data:
         lines.append(f"data: {data}; published: {experiment.full.data}")
-    if wish.small and experiment.kind in ("trial", "task"):
-        ours = _budget(experiment.small.recipe, wish.fields(experiment, experiment.groups[0]))
-        theirs = _budget(experiment.full.recipe, experiment.full.overrides)
-        lines.append(f"budget: {ours}; at full scale: {theirs}")
+    if experiment.kind in ("trial", "task"):
+        ours = _budget(wish.scale(experiment).recipe, wish.fields(experiment, experiment.groups[0]))
+        theirs = _budget(experiment.full.recipe, {**experiment.full.overrides, **experiment.groups[0].overrides})
+        lines += [f"budget: {ours}; at full scale: {theirs}"] if ours != theirs else []
     if wish.small:
         hosts = [f"{group.small} for {group.host}" for group in wish.groups(experiment) if group.small != group.host]
         lines += [f"hosts: {'; '.join(dict.fromkeys(hosts))}"] if hosts else []
@@ -132,4 +132,4 @@ def differences(experiment: Experiment, wish: Wish, data: str) -> list[str]:
 
 def _budget(name: str, overrides: Mapping[str, Any]) -> str:
     recipe = load_recipe(name, overrides)
-    return f"{recipe.epochs} epochs in batches of {recipe.batch_size} (recipe {name})"
+    return f"{recipe.epochs} epoch{'s' if recipe.epochs != 1 else ''} in batches of {recipe.batch_size} (recipe {name})"

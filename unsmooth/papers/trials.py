@@ -49,7 +49,8 @@ def check_groups(experiment: Experiment, wish: Wish) -> None:
 
 def about_data(trial: dict[str, Any]) -> str:
     name = Path(trial["data"]["name"]).name
-    return f"{name}, {trial['data']['train']:,} training images, {trial['recipe']['epochs']} epochs"
+    epochs = trial["recipe"]["epochs"]
+    return f"{name}, {trial['data']['train']:,} training images, {epochs} epoch{'s' if epochs != 1 else ''}"
 
 
 def train_group(experiment: Experiment, group: Group, wish: Wish, vitals: str | None = None) -> dict[str, Any]:
