@@ -72,6 +72,7 @@ def test_a_model_of_ones_own_under_a_figure(tmp_path) -> None:
     found = run(tmp_path, "anti_oversmoothing/figure4", "--spec", spec, "--data", "digits")
     (row,) = found["groups"][0]["rows"]
     assert row["spec"] == spec
+    assert found["scale"]["differs"][-1].startswith("its weights are random")
     assert len(row["curves"]["similarity of tokens"]["mean"]) == 3
     # Claims about the plain host are held against a model without remedies, those about other arms are not.
     assert [one["arm"] for claim in found["claims"] for one in claim["found"]] == ["plain", "plain"]
@@ -112,6 +113,7 @@ def test_pre_training_then_fine_tuning(tmp_path) -> None:
     ("arguments", "words"),
     [
         (["anti_oversmoothing/table1"], "is published on ImageNet-1K: name it with --data, or try --small"),
+        (["anti_oversmoothing/table1", "--data", "nowhere"], "nowhere"),
         (["anti_oversmoothing/figure4"], "give --checkpoint for each, or --pretrained"),
         (
             ["anti_oversmoothing/table1", "--small", "--only", "DeiT"],

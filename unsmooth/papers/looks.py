@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from unsmooth.create import create_model
 from unsmooth.diagnose import diagnose
 from unsmooth.errors import UnsmoothError
 from unsmooth.files import write
@@ -15,6 +16,7 @@ from unsmooth.papers.wish import Wish
 from unsmooth.report import figures
 from unsmooth.report.print import save
 from unsmooth.spec import parse
+from unsmooth.storage import load
 
 
 def run_looks(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
@@ -36,7 +38,8 @@ def _own(experiment: Experiment, wish: Wish) -> Look:
     if len(wish.checkpoints) > 1:
         raise UnsmoothError(f"one --spec and {len(wish.checkpoints)} checkpoints: give one")
     path = wish.checkpoints[0] if wish.checkpoints else None
-    found = _diagnose(experiment, wish, wish.spec, path, wish.data)
+    model: Any = create_model(wish.spec, pretrained=True) if wish.pretrained else wish.spec
+    found = _diagnose(experiment, wish, model, path, wish.data)
     return None, [wish.spec], [found], _about(found)
 
 
@@ -58,18 +61,12 @@ def _given(experiment: Experiment, group: Group, wish: Wish) -> Look:
     paths: list[Path | None] = [*wish.checkpoints] or [None] * len(specs)
     looks = []
     for spec, path in zip(specs, paths, strict=True):
-        model: Any = spec
-        if path is None:
-            from unsmooth.create import create_model
-
-            model = create_model(spec, pretrained=True)
+        model: Any = create_model(spec, pretrained=True) if path is None else spec
         looks.append(_diagnose(experiment, wish, model, path, wish.data))
     return group, specs, looks, _about(looks[0])
 
 
 def _trained(experiment: Experiment, group: Group, wish: Wish) -> Look:
-    from unsmooth.storage import load
-
     trial = train_group(experiment, group, wish, vitals="")
     looks = []
     for arm in trial["arms"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -115,7 +116,9 @@ def differences(experiment: Experiment, wish: Wish, data: str) -> list[str]:
     """What is not as in the paper: in scale, and in what could be known of it."""
     lines = [experiment.differs] if experiment.differs else []
     if wish.spec:
-        return [*lines, f"the model is {wish.spec}, on {data}; published: {experiment.full.data}"]
+        trained = wish.pretrained or wish.checkpoints or Path(wish.spec).exists()
+        random = [] if trained else ["its weights are random: give --checkpoint, or --pretrained"]
+        return [*lines, f"the model is {wish.spec}, on {data}; published: {experiment.full.data}", *random]
     if experiment.kind == "theorem":
         return lines
     if data != experiment.full.data:

@@ -12,6 +12,7 @@ from unsmooth.papers.catalogue import Curve, Experiment, Group
 from unsmooth.papers.costs import TIMED, put_speed
 from unsmooth.papers.rows import Row, measured, row_of
 from unsmooth.papers.wish import Wish
+from unsmooth.splits import open_splits
 from unsmooth.training.assembly import build
 from unsmooth.training.recipe import load_recipe
 from unsmooth.training.train import train
@@ -23,7 +24,7 @@ COSTS = {"parameters", "macs", *TIMED}
 def run_trials(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
     """The groups with their rows, and the data in words."""
     groups, about = [], ""
-    wish.images(experiment)
+    open_splits(wish.images(experiment), root=wish.data_dir)  # a mistake there is found before models are built
     check_start(experiment, wish)
     check_groups(experiment, wish)
     for group in wish.groups(experiment):
