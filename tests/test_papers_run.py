@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import unsmooth
 from unsmooth.cli import main
 from unsmooth.papers.small_data import NUMBERS, SPLITS, scenes, write_ade20k, write_vqa
 from unsmooth.tasks.vqa.answers import normalise, soft_accuracy
@@ -185,3 +186,14 @@ def test_models_that_diverge_are_told_in_words(tmp_path, capsys) -> None:
         "--out", str(tmp_path),
     )  # fmt: skip
     assert "there is no model of plain to look into" in said
+
+
+@pytest.mark.slow
+def test_what_a_checkpoint_brings_along_is_named(tmp_path) -> None:
+    spec = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=16, num_heads=2, depth=2)"
+    unsmooth.save(unsmooth.create_model(spec + "+context_broadcast", num_classes=10), tmp_path / "treated")
+    own = f"{spec[:-1]}, num_classes=10)"
+    for given in ([own, "--checkpoint", str(tmp_path / "treated")], [str(tmp_path / "treated")]):
+        found = run(tmp_path / "out", "anti_oversmoothing/figure11", "--data", "digits", "--spec", *given)
+        assert found["groups"][0]["rows"][0]["name"] != "plain"
+        assert found["claims"] == []

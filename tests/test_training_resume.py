@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from tests.runs import HOST, RICH, ended, in_child, same_state, small_run, trainer_state
 from unsmooth import UnsmoothError
-from unsmooth.training.train import Diverged, Interrupted
+from unsmooth.training.train import Diverged, Interrupted, default_folder
 
 
 @pytest.fixture(scope="module")
@@ -229,3 +229,20 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
         small_run(tmp_path / "thesis.tex")
     with pytest.raises(UnsmoothError, match="cannot write to"):
         small_run(tmp_path / "thesis.tex" / "run")
+
+
+def test_a_folder_without_a_checkpoint_is_begun_anew(tmp_path):
+    """A mistake that shows in the first step must not keep the corrected command out."""
+    small_run(tmp_path / "other")
+    settings = json.loads((tmp_path / "other" / "run.json").read_text())
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**settings, "seed": 7}))
+    small_run(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["seed"] == 0
+
+
+def test_folders_of_long_specs_are_told_apart():
+    long = f"{HOST[:-1]}, {', '.join(f'option_{i}={i}' for i in range(20))})"
+    names = [default_folder(long + remedy, "digits", seed).name for remedy in ("", "+attn_scale") for seed in (0, 1)]
+    assert len(set(names)) == 4
+    assert max(map(len, names)) <= 120

@@ -15,7 +15,6 @@ from unsmooth.papers.trials import about_data, by_block, train_group
 from unsmooth.papers.wish import Wish
 from unsmooth.report import figures
 from unsmooth.report.print import save
-from unsmooth.spec import parse
 from unsmooth.storage import load
 
 
@@ -99,8 +98,8 @@ def _group(
     name = group.name if group is not None else "your model"
     rows = []
     for at, (spec, look) in enumerate(zip(specs, looks, strict=True)):
-        row = row_of(group, at, spec) if group is not None else _own_row(spec)
-        look["model"]["name"] = row["name"] if group is not None else spec
+        row = row_of(group, at, spec) if group is not None else _own_row(spec, look["model"]["remedies"])
+        look["model"]["name"] = row["name"] if group is not None else row["spec"]
         row["curves"] = {c.label: found for c in experiment.curves if (found := by_block(look, c)) is not None}
         row["skipped"] = sorted({r for facts in look["vitals"].values() for r in facts["skipped"].values()})
         rows.append(row)
@@ -114,7 +113,11 @@ def _group(
     return made
 
 
-def _own_row(spec: str) -> Row:
-    """A model without remedies is what the papers call plain, so that claims about that are held against it."""
-    own = spec if Path(spec).exists() or parse(spec).remedies else PLAIN
-    return {"name": own, "spec": spec, "values": {}, "curves": {}}
+def _own_row(spec: str, remedies: list[str]) -> Row:
+    """A model without remedies is what the papers call plain, so that claims about that are held against it.
+
+    What is on it was found on the model: a checkpoint brings its remedies along.
+    """
+    missing = [] if Path(spec).exists() else [one for one in remedies if f"+{one}" not in spec]
+    whole = "+".join([spec, *missing])
+    return {"name": whole if remedies else PLAIN, "spec": whole, "values": {}, "curves": {}}

@@ -45,6 +45,11 @@ class RunFolder:
     def done(self) -> bool:
         return (self.path / RESULT).exists()
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything to go on from, or to lose."""
+        return self.done or self.state.exists() or bool(self.metrics())
+
     def check(self, settings: Mapping[str, Any]) -> None:
         """Refuse, in words, to go on with another run's folder."""
         if self.path.exists() and not self.path.is_dir():
@@ -53,6 +58,8 @@ class RunFolder:
         if old is None:
             if self.path.exists() and any(not name.name.startswith(".") for name in self.path.iterdir()):
                 raise UnsmoothError(f"{self.path} holds other files than a run's; give another --out")
+            return
+        if not self.begun:  # it stopped before its first checkpoint: there is nothing to lose
             return
         changed = [
             f"{k} was {old.get(k)!r} and is {settings.get(k)!r}" for k in BINDING if old.get(k) != settings.get(k)
@@ -80,7 +87,7 @@ class RunFolder:
             ) from error
         for left in self.path.rglob(".*.tmp"):  # what a kill in the middle of writing left
             left.unlink(missing_ok=True)
-        if self.settings() is None:
+        if self.settings() is None or not self.begun:
             self.write_json(SETTINGS, {"format": FORMAT, "kind": "run", **settings})
 
     def end(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from unsmooth.training.tasks import CLASSIFICATION, open_task
 from unsmooth.training.trainer import NotFinite, Trainer
 from unsmooth.training.watch import follow
 
+LONGEST = 120  # letters of a folder's name
 SAVE_EVERY = 600.0  # seconds between two checkpoints within an epoch
 
 
@@ -117,7 +119,9 @@ def train(
 def default_folder(spec: str, data: str | Path, seed: int, task: str = CLASSIFICATION) -> Path:
     learned = "" if task == CLASSIFICATION else f"{task}-"
     name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", f"{learned}{spec}-{Path(data).stem}-seed{seed}").strip("_")
-    return Path("runs") / name[:120]
+    if len(name) > LONGEST:  # cut, and still told from others
+        name = f"{name[: LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return Path("runs") / name
 
 
 class _Run:

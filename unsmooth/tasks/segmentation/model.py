@@ -126,7 +126,9 @@ def check_any_size(model: Segmenter, name: str) -> None:
         with undisturbed(model):
             model(_noise(model.backbone, (model.channels, side, side + model.multiple)))
     except Exception as error:  # whatever a host makes of a size that it was not built for
-        raise UnsmoothError(f"{name} takes images of {side} × {side} pixels only: evaluate with mode=slide") from error
+        raise UnsmoothError(
+            f"{name} takes images of {side} × {side} pixels only: evaluate with mode=slide, or build it for any size"
+        ) from error
 
 
 def _levels(backbone: nn.Module, size: tuple[int, int, int]) -> tuple[list[int], list[int], int, bool]:
