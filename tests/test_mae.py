@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import unsmooth
-from tests.runs import same_state, trainer_state
+from tests.runs import StopAt, same_state, trainer_state
 from tests.small_hosts import look_trained
 from unsmooth import UnsmoothError
 from unsmooth.spec import parse
@@ -165,12 +163,11 @@ def test_from_scratch_the_weights_are_maes():
 
 
 def test_positions_are_those_of_the_published_weights():
-    build_table = pytest.importorskip("transformers.models.vit_mae.modeling_vit_mae").__dict__.get(
-        "build_2d_sinusoidal_position_embedding"
-    )
-    if build_table is None:
-        pytest.skip("this version of transformers makes them elsewhere")
-    rows_first = build_table(5, 5, 24, cls_token=True)  # published weights have the columns first
+    from transformers.models.vit_mae.modeling_vit_mae import build_2d_sinusoidal_position_embedding
+
+    rows_first = build_2d_sinusoidal_position_embedding(
+        5, 5, 24, cls_token=True
+    )  # published weights have the columns first
     assert torch.allclose(positions(5, 24), torch.cat([rows_first[:, 12:], rows_first[:, :12]], 1), atol=1e-6)
 
 
@@ -237,26 +234,13 @@ def test_weights_of_transformers_are_taken_and_an_encoder_alone_gets_positions(t
     assert torch.allclose(task.model.decoder.decoder_pos_embed[0], positions(4, 16))
 
 
-class _StopAt:
-    def __init__(self, epoch, step):
-        self.place = (epoch, step)
-
-    def begin(self, epochs, steps, epoch): ...
-
-    def step(self, epoch, step):
-        if (epoch, step) == self.place:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def epoch(self, line): ...
-
-
 def test_a_run_that_was_cut_ends_bit_equal_and_learns(tmp_path):
     fields = {**FEW, "accumulate": 2, "ema": 0.9}
     how = {"task": "mae", "recipe": "mae", "overrides": {**fields, "warmup_epochs": 0, "validate_every": 1}}
     spec = f"{HOST}+token_graying"
     result = train(spec, "digits", out=tmp_path / "whole", **how)
     with pytest.raises(Interrupted):
-        train(spec, "digits", out=tmp_path / "cut", observer=_StopAt(1, 1), **how)
+        train(spec, "digits", out=tmp_path / "cut", observer=StopAt(1, 1), **how)
     train(spec, "digits", out=tmp_path / "cut", **how)
     assert same_state(trainer_state(tmp_path / "whole"), trainer_state(tmp_path / "cut"))
     one, other = (load_file(tmp_path / run / "last" / "model.safetensors") for run in ("whole", "cut"))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import unsmooth
-from tests.runs import same_state, trainer_state
+from tests.runs import StopAt, same_state, trainer_state
 from tests.small_hosts import look_trained
 from unsmooth import UnsmoothError
 from unsmooth.tasks.vqa import load_vqa
@@ -222,19 +220,6 @@ def test_the_loss_is_cross_entropy_summed_over_answers(vqa_data):
     assert loss == pytest.approx(-(y * np.log(p) + (1 - y) * np.log(1 - p)).sum(1).mean(), rel=1e-5)
 
 
-class _StopAt:
-    def __init__(self, epoch, step):
-        self.place = (epoch, step)
-
-    def begin(self, epochs, steps, epoch): ...
-
-    def step(self, epoch, step):
-        if (epoch, step) == self.place:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def epoch(self, line): ...
-
-
 def test_a_run_learns_and_one_that_was_cut_ends_bit_equal(vqa_data, tmp_path):
     how = {
         "task": "vqa", "recipe": "vqa", "overrides": {**FEW, "epochs": 4, "dropout": 0.1, "accumulate": 2},
@@ -243,7 +228,7 @@ def test_a_run_learns_and_one_that_was_cut_ends_bit_equal(vqa_data, tmp_path):
     spec = f"{HOST}+context_broadcast"
     result = train(spec, vqa_data, out=tmp_path / "whole", **how)
     with pytest.raises(Interrupted):
-        train(spec, vqa_data, out=tmp_path / "cut", observer=_StopAt(1, 3), **how)
+        train(spec, vqa_data, out=tmp_path / "cut", observer=StopAt(1, 3), **how)
     train(spec, vqa_data, out=tmp_path / "cut", **how)
     assert same_state(trainer_state(tmp_path / "whole"), trainer_state(tmp_path / "cut"))
     one, other = (load_file(tmp_path / run / "last" / "model.safetensors") for run in ("whole", "cut"))
