@@ -41,7 +41,7 @@ bench: .venv/ready  ## measure cost: remedies, a diagnosis and training, against
 	$(BIN)/python benchmarks/adder_ops.py
 
 docs: .venv/ready  ## run every pair of host and remedy, and write the generated docs
-	$(BIN)/python -m docs.generate
+	$(BIN)/python -m tools.generate
 
 clean:  ## remove .venv and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -18,7 +18,7 @@ from statistics import quantiles
 import torch
 from torch import Tensor
 
-from unsmooth.adder_ops import adder_linear, l1_scores
+from unsmooth.remedies.kernels.adder import adder_linear, l1_scores
 
 Op = Callable[[Tensor, Tensor], Tensor]
 CASES: list[tuple[str, Op, tuple[int, ...], tuple[int, ...]]] = [

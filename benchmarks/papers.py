@@ -3,7 +3,7 @@
     python benchmarks/papers.py FOLDER --data cifar10.npz [--only PAPER/PART …] [--jobs 2]
     python benchmarks/papers.py FOLDER --images IMAGENET_PHOTOS --checkpoint vits14_saliency_fp16.safetensors
 
-The first writes unsmooth/recipes/PAPER/PART.json, the second results/papers/PAPER_PART.json; both write pictures to
+The first writes results/papers/small/PAPER/PART.json, the second results/papers/vits14/PAPER/PART.json; both write pictures to
 docs/gallery/. `make docs` makes docs/gallery.md of them. FOLDER keeps runs, which are not repeated.
 """
 
@@ -25,14 +25,14 @@ from PIL import Image
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.papers.catalogue import Experiment, list_papers
+from unsmooth.papers.request import Wish
 from unsmooth.papers.run import reproduce
-from unsmooth.papers.wish import Wish
-from unsmooth.training.recipe import load_recipe
-from unsmooth.training.train import Interrupted
-from unsmooth.trial.arms import arms_of
+from unsmooth.recipes.recipe import load_recipe
+from unsmooth.training.run import Interrupted
+from unsmooth.trials.arms import arms_of
 
 ROOT = Path(__file__).parent.parent
-GALLERY, RECIPES, RESULTS = ROOT / "docs" / "gallery", ROOT / "unsmooth" / "recipes", ROOT / "results" / "papers"
+GALLERY, RECORDS = ROOT / "docs" / "gallery", ROOT / "results" / "papers"
 MODEL = "vit_small_patch14_dinov2(img_size=224)"
 WIDTH, COLOURS = 1100, 64  # of a picture in the docs
 
@@ -101,7 +101,7 @@ def record(experiment: Experiment, given: argparse.Namespace) -> None:
     wish = Wish(out=folder, small=True, data=data, jobs=given.jobs, command=command)
     take_over(experiment, wish, given.folder)
     name = experiment.id.replace("/", "_")
-    keep(reproduce(experiment.id, wish).data, folder, RECIPES / f"{experiment.id}.json", name)
+    keep(reproduce(experiment.id, wish).data, folder, RECORDS / "small" / f"{experiment.id}.json", name)
 
 
 def look(experiment: Experiment, given: argparse.Namespace) -> None:
@@ -109,7 +109,7 @@ def look(experiment: Experiment, given: argparse.Namespace) -> None:
     files = f"--checkpoint {given.checkpoint.name} --data {given.images.name}"
     command = f"unsmooth paper {experiment.id} --spec '{MODEL}' {files}"
     wish = Wish(out=folder, spec=MODEL, checkpoints=[given.checkpoint], data=str(given.images), command=command)
-    keep(reproduce(experiment.id, wish).data, folder, RESULTS / f"{experiment.id.replace('/', '_')}.json", name)
+    keep(reproduce(experiment.id, wish).data, folder, RECORDS / "vits14" / f"{experiment.id}.json", name)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unsmooth.circulant import dense
+from unsmooth.remedies.kernels.circulant import dense
 
 Map = Callable[[Tensor, Tensor, Tensor], Tensor]
 

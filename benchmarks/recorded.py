@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from unsmooth.terminal import run_bars
-from unsmooth.trial.compare import compare
+from unsmooth.cli.terminal import run_bars
+from unsmooth.trials.compare import compare
 
 RESULTS = Path(__file__).parent.parent / "results"
 VITALS = ("token_cosine", "effective_rank", "log_condition", "attention_entropy")

@@ -16,17 +16,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from unsmooth.data import of_array
-from unsmooth.planning import anatomy_of
-from unsmooth.splits import Splits
-from unsmooth.training.assembly import build
-from unsmooth.training.batches import TrainingBatches
-from unsmooth.training.classification import Classification
-from unsmooth.training.processes import Processes
-from unsmooth.training.recipe import load_recipe
+from unsmooth.data.batches import TrainingBatches
+from unsmooth.data.images import of_array
+from unsmooth.data.splits import Splits
+from unsmooth.data.transforms import preprocessing
+from unsmooth.diagnosis.monitor import follow
+from unsmooth.recipes.recipe import load_recipe
+from unsmooth.surgery.plan import anatomy_of
+from unsmooth.tasks.classification.task import Classification
+from unsmooth.tasks.model_factory import build
+from unsmooth.training.distributed import Processes
 from unsmooth.training.trainer import Trainer, make_optimizer
-from unsmooth.training.watch import follow
-from unsmooth.transforms import preprocessing
 
 HOSTS = {
     "ViT of 12 blocks, 192 channels, 64 pixels": "vit_tiny_patch16_224(img_size=64, patch_size=8)",

@@ -24,13 +24,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unsmooth import vitals
-from unsmooth.diagnose import diagnose
-from unsmooth.feeding import feed
-from unsmooth.measure import measure, measure_model
-from unsmooth.places import distances
-from unsmooth.planning import anatomy_of
-from unsmooth.probe import probe
+from unsmooth.data.image_batches import feed
+from unsmooth.diagnosis import registry as vitals
+from unsmooth.diagnosis.diagnose import diagnose
+from unsmooth.diagnosis.measure import measure, measure_model
+from unsmooth.diagnosis.probe import probe
+from unsmooth.hosts.token_layout import distances
+from unsmooth.surgery.plan import anatomy_of
 
 HOST, BATCH = "deit_small_patch16_224", 16
 

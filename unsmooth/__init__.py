@@ -1,24 +1,56 @@
-"""unsmooth: are the tokens of your vision transformer collapsing, and what helps."""
+"""unsmooth: are the tokens of your vision transformer collapsing, and what helps.
 
-__version__ = "0.1.0"
+The public names are imported on first use, so that `import unsmooth` costs next to nothing.
+"""
 
-from unsmooth.auxiliary import auxiliary_loss
-from unsmooth.create import create_model
-from unsmooth.diagnose import diagnose
-from unsmooth.diagnosis import Diagnosis
-from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation.bench import bench
-from unsmooth.evaluation.evaluate import evaluate
-from unsmooth.folding import fold
-from unsmooth.importing import import_checkpoint
-from unsmooth.planning import plan
-from unsmooth.record import applied, parts
-from unsmooth.remedies import list_remedies
-from unsmooth.storage import load, save
-from unsmooth.surgery import apply, remove
-from unsmooth.training.train import train
-from unsmooth.trial.compare import compare
-from unsmooth.vitals import list_vitals
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from unsmooth._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from unsmooth.diagnosis.diagnose import diagnose
+    from unsmooth.diagnosis.registry import list_vitals
+    from unsmooth.errors import UnsmoothError
+    from unsmooth.evaluation.bench import bench
+    from unsmooth.evaluation.evaluate import evaluate
+    from unsmooth.remedies import list_remedies
+    from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.surgery.apply import apply, remove
+    from unsmooth.surgery.authors import import_checkpoint
+    from unsmooth.surgery.auxiliary_loss import auxiliary_loss
+    from unsmooth.surgery.create import create_model
+    from unsmooth.surgery.fold import fold
+    from unsmooth.surgery.plan import plan
+    from unsmooth.surgery.record import applied, parts
+    from unsmooth.surgery.storage import load, save
+    from unsmooth.training.run import train
+    from unsmooth.trials.compare import compare
+
+_HOMES = {
+    "Diagnosis": "results.diagnosis",
+    "UnsmoothError": "errors",
+    "applied": "surgery.record",
+    "apply": "surgery.apply",
+    "auxiliary_loss": "surgery.auxiliary_loss",
+    "bench": "evaluation.bench",
+    "compare": "trials.compare",
+    "create_model": "surgery.create",
+    "diagnose": "diagnosis.diagnose",
+    "evaluate": "evaluation.evaluate",
+    "fold": "surgery.fold",
+    "import_checkpoint": "surgery.authors",
+    "list_remedies": "remedies",
+    "list_vitals": "diagnosis.registry",
+    "load": "surgery.storage",
+    "parts": "surgery.record",
+    "plan": "surgery.plan",
+    "remove": "surgery.apply",
+    "save": "surgery.storage",
+    "train": "training.run",
+}
 
 __all__ = [
     "Diagnosis",
@@ -42,3 +74,15 @@ __all__ = [
     "save",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

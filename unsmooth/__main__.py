@@ -2,6 +2,6 @@
 
 import sys
 
-from unsmooth.cli import main
+from unsmooth.cli.main import main
 
 sys.exit(main())

@@ -11,17 +11,18 @@ import timm
 import torch
 from torch import nn
 
-import unsmooth
+from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation import cost
-from unsmooth.evaluation.bench_table import Bench
 from unsmooth.evaluation.energy import ASSUMPTIONS, PRICES, SOURCE, energy, price
 from unsmooth.evaluation.operations import Operations, Size, count_operations
-from unsmooth.evaluation.outputs import check_amp, chosen_device, classes_of, device_of
-from unsmooth.hosts import image_size as size_of
-from unsmooth.record import applied
-from unsmooth.results import FORMAT
-from unsmooth.storage import open_model
+from unsmooth.hosts.inputs import image_size as size_of
+from unsmooth.hosts.modes import check_amp, device_of
+from unsmooth.hosts.outputs import chosen_device, classes_of
+from unsmooth.results.base import FORMAT
+from unsmooth.results.bench import Bench
+from unsmooth.surgery.record import applied
+from unsmooth.surgery.storage import open_model
 
 BATCH, ROUNDS = 8, 7
 
@@ -115,7 +116,7 @@ def bench(
                 "device": str(device_of(next(iter(built.values())))), "machine": platform.machine(),
             },
             "made": {
-                "unsmooth": unsmooth.__version__, "torch": torch.__version__, "timm": timm.__version__,
+                "unsmooth": __version__, "torch": torch.__version__, "timm": timm.__version__,
                 "command": command, "seconds": round(time.time() - begun, 1),
             },
         }

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unsmooth.auxiliary import auxiliary_loss
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.operations import count_operations
-from unsmooth.evaluation.outputs import autocast, device_of, forward
-from unsmooth.hosts import image_size
-from unsmooth.trace import undisturbed
+from unsmooth.hosts.inputs import image_size
+from unsmooth.hosts.modes import autocast, device_of, undisturbed
+from unsmooth.hosts.outputs import forward
+from unsmooth.surgery.auxiliary_loss import auxiliary_loss
 
 ROUNDS = 10
 Size = tuple[int, int, int]  # channels, height, width

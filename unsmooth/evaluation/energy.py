@@ -6,7 +6,6 @@ This is the account of adder networks: so many additions and multiplications, ea
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from unsmooth.errors import unknown
@@ -47,16 +46,3 @@ def energy(operations: Operations, precision: str = "fp32") -> float:
     """Millijoules of the additions and multiplications of one image."""
     each = price(precision)
     return 1e-9 * (operations.add * each.add + operations.multiply * each.multiply)
-
-
-def in_words(millijoules: float) -> str:
-    """An energy with a unit that people can read: 21.17 mJ, 624 µJ."""
-    if millijoules >= 1:
-        return f"{rounded(millijoules, 4)} mJ"
-    return f"{rounded(1000 * millijoules, 3)} µJ"
-
-
-def rounded(value: float, digits: int) -> str:
-    """A number with so many digits that count, trailing zeros too, and never fewer than its whole part has."""
-    places = digits - 1 - math.floor(math.log10(value)) if value > 0 else 0
-    return f"{value:,.{max(0, places)}f}"

@@ -12,19 +12,22 @@ import timm
 import torch
 from torch import Tensor, nn
 
-import unsmooth
-from unsmooth.data import Images, Stream
+from unsmooth._version import __version__
+from unsmooth.data.batches import evaluation_batches
+from unsmooth.data.images import Images, Stream
+from unsmooth.data.pictures import Pictures
+from unsmooth.data.transforms import Preprocessing, preprocessing
 from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation import cost, robustness, sources
-from unsmooth.evaluation.evaluation import Evaluation
-from unsmooth.evaluation.outputs import check_amp, chosen_device, classes_of, device_of
-from unsmooth.evaluation.scoring import Change, Scores, score_each
-from unsmooth.evaluation.sources import Source
-from unsmooth.record import applied
-from unsmooth.results import FORMAT
-from unsmooth.storage import open_model
-from unsmooth.training.batches import Pictures, evaluation_batches
-from unsmooth.transforms import Preprocessing, preprocessing
+from unsmooth.evaluation import cost, robustness
+from unsmooth.evaluation import test_sets as sources
+from unsmooth.evaluation.test_sets import Source
+from unsmooth.hosts.modes import check_amp, device_of
+from unsmooth.hosts.outputs import chosen_device, classes_of
+from unsmooth.results.base import FORMAT
+from unsmooth.results.evaluation import Evaluation
+from unsmooth.surgery.record import applied
+from unsmooth.surgery.storage import open_model
+from unsmooth.tasks.classification.scores import Change, Scores, score_each
 
 BATCH = 64
 
@@ -136,7 +139,7 @@ def evaluate(
             "skipped": {source.test: s for source in found if (s := scores[source.test].skipped)},
             "cost": {"parameters": cost.parameters(built), "flops": cost.flops(built, size), "throughput": speed},
             "made": {
-                "unsmooth": unsmooth.__version__, "torch": torch.__version__, "timm": timm.__version__,
+                "unsmooth": __version__, "torch": torch.__version__, "timm": timm.__version__,
                 "command": command, "seconds": round(time.time() - begun, 1),
             },
         },

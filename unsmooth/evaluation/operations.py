@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from unsmooth.hosts import example_input, run
-from unsmooth.trace import first_tensor, undisturbed
+from unsmooth.hosts.inputs import example_input, first_tensor, run
+from unsmooth.hosts.modes import undisturbed
 
 Size = tuple[int, int, int]  # channels, height, width
 

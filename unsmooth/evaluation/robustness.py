@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation.outputs import forward
+from unsmooth.hosts.outputs import forward
 
 WHITE = 255.0
 

@@ -24,7 +24,7 @@ from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unsmooth.models.settings import build_vit, settings
+from unsmooth.models.default_cfgs import build_vit, settings
 
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}  # what the authors normalise by
 default_cfgs = {

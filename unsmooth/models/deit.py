@@ -11,7 +11,7 @@ from typing import Any
 from timm.models import register_model
 from timm.models.vision_transformer import VisionTransformer
 
-from unsmooth.models.settings import build_vit, settings
+from unsmooth.models.default_cfgs import build_vit, settings
 
 default_cfgs = settings("deit_small_24_patch16_224")
 

@@ -23,7 +23,7 @@ from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unsmooth.models.settings import build_vit, settings
+from unsmooth.models.default_cfgs import build_vit, settings
 
 default_cfgs = settings("localvit_tiny_patch16_224")
 

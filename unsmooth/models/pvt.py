@@ -24,7 +24,7 @@ from timm.models.pvt_v2 import Attention  # v2 kept the attention of v1, and its
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.models.settings import settings
+from unsmooth.models.default_cfgs import settings
 
 default_cfgs = settings("pvt_tiny", "pvt_small", "pvt_medium", "pvt_large", first_conv="patch_embed1.proj")
 resample = partial(resample_abs_pos_embed, interpolation="bilinear", antialias=False)

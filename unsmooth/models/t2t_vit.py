@@ -20,7 +20,7 @@ from timm.models import register_model
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn  # noqa: F401  # loading looks for it here
 from torch import Tensor, nn
 
-from unsmooth.models.settings import build_vit, settings
+from unsmooth.models.default_cfgs import build_vit, settings
 from unsmooth.models.tokens_to_token import TokensToToken
 
 SIZES = {  # width, blocks, heads

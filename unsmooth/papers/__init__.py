@@ -1,1 +1,1 @@
-"""The papers' tables, figures and theorems: data in recipes/PAPER/, and the few ways to run them."""
+"""The papers' tables, figures and theorems: data in experiments/PAPER/, and the few ways to run them."""

@@ -1,4 +1,4 @@
-"""What the papers show, as data: recipes/PAPER/paper.toml, one file for each table, figure or theorem beside it.
+"""What the papers show, as data: papers/experiments/PAPER/paper.toml, one file for each table, figure or theorem beside it.
 
 A file NAME.toml is run by `unsmooth paper PAPER/NAME`. NAME.json beside it is a recorded run of it: what was measured
 here. What cannot be followed is listed in paper.toml with the reason. So nothing is without a state.
@@ -7,7 +7,6 @@ here. What cannot be followed is listed in paper.toml with the reason. So nothin
 from __future__ import annotations
 
 import hashlib
-import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -16,8 +15,8 @@ from importlib.resources import files
 from typing import Any
 
 from unsmooth.errors import UnsmoothError, unknown
-from unsmooth.papers.measures import MEASURES
-from unsmooth.training.recipe import load_recipe
+from unsmooth.recipes.recipe import load_recipe
+from unsmooth.report.measures import MEASURES
 
 KINDS = ("trial", "diagnosis", "bench", "task", "theorem")
 TRAINED = ("trial", "diagnosis", "task")  # kinds whose small form has other hosts and data
@@ -126,11 +125,6 @@ class Experiment:
     def id(self) -> str:
         return f"{self.paper}/{self.name}"
 
-    def record(self) -> dict[str, Any] | None:
-        """The recorded run, if there is one."""
-        path = _folder(self.paper) / f"{self.name}.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
     def fingerprint(self) -> str:
         """Of all that decides what a small run measures: a record with another one is of an older file."""
         measured = {
@@ -146,11 +140,7 @@ class Experiment:
 
     @property
     def state(self) -> str:
-        found = self.record()
-        if found is None:
-            return "runnable"
-        scale = " at small scale" if found["scale"]["small"] and self.kind in TRAINED else ""
-        return f"measured here{scale}: {found['scale']['data']}"
+        return "runnable"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +180,7 @@ class Paper:
 
 def list_papers() -> list[Paper]:
     """The papers, in the order of their years."""
-    names = [p.name for p in files("unsmooth.recipes").iterdir() if (p / "paper.toml").is_file()]
+    names = [p.name for p in files("unsmooth.papers.experiments").iterdir() if (p / "paper.toml").is_file()]
     return sorted((_paper(name) for name in names), key=lambda paper: paper.order)
 
 
@@ -210,14 +200,14 @@ def open_experiment(name: str) -> Experiment:
 
 
 def _folder(paper: str) -> Any:
-    return files("unsmooth.recipes") / paper
+    return files("unsmooth.papers.experiments") / paper
 
 
 def _read(paper: str, name: str) -> dict[str, Any]:
     try:
         return tomllib.loads((_folder(paper) / f"{name}.toml").read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise UnsmoothError(f"recipes/{paper}/{name}.toml: {error}") from error
+        raise UnsmoothError(f"papers/experiments/{paper}/{name}.toml: {error}") from error
 
 
 @cache
@@ -255,7 +245,7 @@ def _small_hosts() -> dict[str, str]:
 def _small(name: str, where: str) -> str:
     """The spec of a small host; nothing stays nothing."""
     if name and name not in _small_hosts():
-        raise unknown(f"small host of recipes/{where}.toml", name, _small_hosts())
+        raise unknown(f"small host of papers/experiments/{where}.toml", name, _small_hosts())
     return _small_hosts().get(name, "")
 
 
@@ -267,11 +257,11 @@ def _of(kind: Any, given: Mapping[str, Any], where: str) -> Any:
     known = [f.name for f in fields(kind)]
     for name in given:
         if name not in known:
-            raise unknown(f"key of recipes/{where}.toml", name, known)
+            raise unknown(f"key of papers/experiments/{where}.toml", name, known)
     try:
         return kind(**given)
     except TypeError as error:
-        raise UnsmoothError(f"recipes/{where}.toml: {error}") from None
+        raise UnsmoothError(f"papers/experiments/{where}.toml: {error}") from None
 
 
 def _place(source: str, name: str) -> tuple[int, int, str]:

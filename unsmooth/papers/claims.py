@@ -8,7 +8,7 @@ from typing import Any
 
 from unsmooth.errors import unknown
 from unsmooth.papers.catalogue import Claim, Experiment
-from unsmooth.papers.rows import Row
+from unsmooth.report.reproduction_table import Row
 
 # Of a curve alone: its first and last value. Beside another: at the last place, or at every one. Equal is not enough,
 # but for a bound, which the largest value of any image must not pass where the smallest bound of any image is.

@@ -6,8 +6,9 @@ from typing import Any
 
 from unsmooth.evaluation.bench import bench
 from unsmooth.papers.catalogue import Experiment
-from unsmooth.papers.rows import Row, measured, row_of
-from unsmooth.papers.wish import Wish
+from unsmooth.papers.request import Wish
+from unsmooth.papers.rows import measured, row_of
+from unsmooth.report.reproduction_table import Row
 
 TIMED = {"images_per_second": "inference", "training_speed": "training", "days": "training"}
 ENERGY = {"energy": "fp32", "energy_int8": "int8"}
@@ -19,7 +20,7 @@ def run_costs(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
     """The groups with their rows; nothing is trained, so hosts can have their published size also with --small."""
     groups = []
     for group in wish.groups(experiment):
-        wish.stage(f"{experiment.id}: {group.name}")
+        wish.on_stage(f"{experiment.id}: {group.name}")
         specs = group.specs(wish.small)
         timed = {TIMED[name] for name in experiment.measures if name in TIMED}
         found = bench(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from unsmooth.papers.catalogue import Group
-from unsmooth.papers.measures import MEASURES
-
-Row = dict[str, Any]
+from unsmooth.report.measures import MEASURES
+from unsmooth.report.reproduction_table import Row
 
 
 def row_of(group: Group, at: int, spec: str) -> Row:
@@ -58,16 +55,3 @@ def _value(name: str, published: float | None, first: float | None, at: int) -> 
 
 def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
-
-
-def agreement(name: str, value: Row) -> str:
-    """Whether the measured gain says what the published one says."""
-    gain, low, high = value["published_gain"], value["low"], value["high"]
-    if gain is None or value["gain"] is None or value["ends"] == "quartiles":
-        return ""
-    if low is None or high is None:
-        return "no interval: not judged"
-    none = 1.0 if MEASURES[name].how == "ratio" else 0.0
-    if low <= none <= high:
-        return "no difference shown"
-    return "agrees in sign" if (gain - none) * (value["gain"] - none) > 0 else "opposite sign"

@@ -10,23 +10,24 @@ from typing import Any
 import timm
 import torch
 
-import unsmooth
+from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError
-from unsmooth.files import write
 from unsmooth.papers.catalogue import Experiment, open_experiment
 from unsmooth.papers.claims import judge
 from unsmooth.papers.costs import run_costs
-from unsmooth.papers.looks import run_looks
-from unsmooth.papers.pictures import curves_of, gains_of
-from unsmooth.papers.reproduction import Reproduction
-from unsmooth.papers.rows import Row, row_of
+from unsmooth.papers.diagnoses import run_looks
+from unsmooth.papers.figures import curves_of, gains_of
+from unsmooth.papers.request import Wish, first_of_each
+from unsmooth.papers.rows import row_of
 from unsmooth.papers.task_runs import run_tasks
 from unsmooth.papers.theorems import run_theorem
 from unsmooth.papers.trials import run_trials
-from unsmooth.papers.wish import Wish, first_of_each
-from unsmooth.report.print import save
-from unsmooth.results import FORMAT
-from unsmooth.training.recipe import load_recipe
+from unsmooth.recipes.recipe import load_recipe
+from unsmooth.report.figures import save
+from unsmooth.report.reproduction_table import Row
+from unsmooth.results.base import FORMAT
+from unsmooth.results.reproduction import Reproduction
+from unsmooth.utils.files import write
 
 # Each gives the groups with their rows, and the data in words.
 RUNNERS: dict[str, Callable[[Experiment, Wish], tuple[list[Row], str]]] = {
@@ -51,7 +52,7 @@ def reproduce(name: str, wish: Wish) -> Reproduction:
         "scale": {"small": wish.small, "data": data, "differs": differences(experiment, wish, data)},
         "groups": groups, "claims": judge(experiment, groups),
         "made": {
-            "unsmooth": unsmooth.__version__, "torch": torch.__version__, "timm": timm.__version__,
+            "unsmooth": __version__, "torch": torch.__version__, "timm": timm.__version__,
             "command": wish.command, "seconds": round(time.time() - begun, 1),
         },
     })  # fmt: skip

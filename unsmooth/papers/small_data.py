@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from unsmooth.files import write
+from unsmooth.utils.files import write
 
 CELL, GRID, TIMES = 32, 2, 3
 INK = 6  # of 16: a pixel that is darker belongs to the digit

@@ -13,14 +13,17 @@ import numpy as np
 from scipy import stats
 
 from unsmooth.papers.catalogue import Arm, Experiment, Group
-from unsmooth.papers.rows import Row, measured, row_of
+from unsmooth.papers.request import Wish
+from unsmooth.papers.rows import measured, row_of
 from unsmooth.papers.small_data import MAKERS
 from unsmooth.papers.trials import check_start
-from unsmooth.papers.wish import Wish
+from unsmooth.recipes.recipe import Recipe, load_recipe
+from unsmooth.report.reproduction_table import Row
 from unsmooth.spec import bare_name
-from unsmooth.training.assembly import build
-from unsmooth.training.recipe import Recipe, load_recipe
-from unsmooth.trial.arms import Arm as TrialArm
+from unsmooth.tasks.model_factory import build
+from unsmooth.training.observer import ProgressObserver
+from unsmooth.training.run import train
+from unsmooth.trials.arms import Arm as TrialArm
 
 CONFIDENCE = 0.95
 
@@ -101,13 +104,10 @@ def _check_finetuning(experiment: Experiment, wish: Wish) -> None:
 
 
 def _train(spec: str, data: str, folder: Path, wish: Wish, title: str, **given: Any) -> dict[str, Any]:
-    from unsmooth.terminal import Watching
-    from unsmooth.training.train import train
-
-    wish.stage(title)
+    wish.on_stage(title)
     return train(
         spec, data, out=folder, workers=wish.workers, device=wish.device, command=wish.command,
-        data_dir=wish.data_dir, observer=Watching(wish.told, title) if wish.told is not None else None, **given,
+        data_dir=wish.data_dir, observer=ProgressObserver(title, wish.on_progress) if wish.on_progress is not None else None, **given,
     )  # fmt: skip
 
 

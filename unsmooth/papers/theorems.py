@@ -9,8 +9,8 @@ from torch import Tensor
 
 from unsmooth.errors import unknown
 from unsmooth.papers.catalogue import Experiment
-from unsmooth.papers.rows import Row
-from unsmooth.papers.wish import Wish
+from unsmooth.papers.request import Wish
+from unsmooth.report.reproduction_table import Row
 from unsmooth.theory import adder_attention as adder
 from unsmooth.theory.always_skip_attention import condition_number, linear_attention, linear_attention_bound
 from unsmooth.theory.anti_oversmoothing import low_pass_ratios

@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from unsmooth.data.splits import open_splits
 from unsmooth.errors import UnsmoothError
 from unsmooth.papers.catalogue import Curve, Experiment, Group
 from unsmooth.papers.costs import TIMED, put_speed
-from unsmooth.papers.rows import Row, measured, row_of
-from unsmooth.papers.wish import Wish
-from unsmooth.splits import open_splits
-from unsmooth.training.assembly import build
-from unsmooth.training.recipe import load_recipe
-from unsmooth.training.train import train
-from unsmooth.trial.compare import compare
+from unsmooth.papers.request import Wish
+from unsmooth.papers.rows import measured, row_of
+from unsmooth.recipes.recipe import load_recipe
+from unsmooth.report.reproduction_table import Row
+from unsmooth.tasks.model_factory import build
+from unsmooth.training.run import train
+from unsmooth.trials.compare import compare
 
 COSTS = {"parameters", "macs", *TIMED}
 
@@ -57,7 +58,7 @@ def about_data(trial: dict[str, Any]) -> str:
 def train_group(experiment: Experiment, group: Group, wish: Wish, vitals: str | None = None) -> dict[str, Any]:
     """The trial of a group; runs that its folder has already are not repeated."""
     scale = wish.scale(experiment)
-    wish.stage(f"{experiment.id}: {group.name}")
+    wish.on_stage(f"{experiment.id}: {group.name}")
     names = group.names()
     if vitals is None:
         vitals = ",".join(dict.fromkeys(curve.vital for curve in experiment.curves if curve.vital))
@@ -65,7 +66,7 @@ def train_group(experiment: Experiment, group: Group, wish: Wish, vitals: str | 
         group.specs(wish.small), wish.images(experiment), seeds=wish.seeds or scale.seeds, recipe=scale.recipe,
         overrides=wish.fields(experiment, group), out=wish.folder(group), jobs=wish.jobs, data_dir=wish.data_dir,
         workers=wish.workers, device=wish.device, robustness=experiment.robustness,
-        costs=bool(COSTS & set(experiment.measures)), vitals=vitals, told=wish.told, stage=wish.stage,
+        costs=bool(COSTS & set(experiment.measures)), vitals=vitals, on_progress=wish.on_progress, on_stage=wish.on_stage,
         pretrained=wish.pretrained, checkpoint=_start(experiment, group, wish), command=wish.command,
     ).data  # fmt: skip
     for arm, name in zip(trial["arms"], names, strict=True):
@@ -78,7 +79,7 @@ def _start(experiment: Experiment, group: Group, wish: Wish) -> Path | None:
     if wish.checkpoints or not experiment.finetuned or wish.pretrained:
         return wish.checkpoints[0] if wish.checkpoints else None
     folder = wish.folder(group) / "start"
-    wish.stage(f"training {group.small} to start from")
+    wish.on_stage(f"training {group.small} to start from")
     overrides = {**experiment.small.overrides, **wish.overrides}
     train(group.small, wish.images(experiment), recipe=experiment.small.recipe, overrides=overrides, out=folder,
           data_dir=wish.data_dir, device=wish.device)  # fmt: skip

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unsmooth.adder_ops import adder_linear
-from unsmooth.anatomy import Anatomy, Block, Linear
+from unsmooth.hosts.anatomy import Anatomy, Block, Linear
 from unsmooth.remedies.adder_attention import IDENTITY, adder_scores
 from unsmooth.remedies.base import LinearPart, Option, Options, Placement, Remedy, register
+from unsmooth.remedies.kernels.adder import adder_linear
 
 
 class AdderLinear(LinearPart):

@@ -14,11 +14,11 @@ import math
 import torch
 from torch import Tensor
 
-from unsmooth.adder_ops import l1_scores
-from unsmooth.anatomy import Anatomy, Attention, Block
 from unsmooth.errors import Refusal
+from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.remedies.base import Option, Options, Placement, Remedy, ScorePart, plain_scores, register
-from unsmooth.seam import Attend
+from unsmooth.remedies.kernels.adder import l1_scores
+from unsmooth.seam.intercept import Attend
 
 IDENTITY = Option(True, "add the identity to the map")
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unsmooth.anatomy import Anatomy, Attention, Block
+from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.remedies.base import AttentionPart, Options, Placement, Remedy, over_tokens, register
-from unsmooth.seam import Attend
+from unsmooth.seam.intercept import Attend
 
 
 class ScaledMap(AttentionPart):

@@ -3,7 +3,7 @@
     AugMSA(Z) = MSA(Z) + Z + Σ_{i≤T} σ(ZΘ_i),   σ = GELU,   and AugMLP likewise
 
 Θ is block-circulant: b × b blocks, each a circulant of size d/b made from one vector, so it has b·d parameters
-(and a bias). The product is computed by splitting each circulant in halves (`unsmooth.circulant`), with fewer
+(and a bias). The product is computed by splitting each circulant in halves (`unsmooth.remedies.kernels.circulant`), with fewer
 multiplications than the dense product and no FFT.
 """
 
@@ -12,12 +12,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unsmooth import circulant
-from unsmooth.anatomy import Anatomy, Block
 from unsmooth.errors import Refusal
-from unsmooth.patches import Port
+from unsmooth.hosts.anatomy import Anatomy, Block
+from unsmooth.hosts.patch_embed import Port
 from unsmooth.remedies.base import Option, Options, Placement, Remedy, Tap, branches, register
-from unsmooth.treatment import Join
+from unsmooth.remedies.kernels import circulant
+from unsmooth.seam.patched import Join
 
 
 class AugmentedPaths(Tap):

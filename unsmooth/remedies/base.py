@@ -1,7 +1,7 @@
 """What a remedy is made of.
 
 A `Remedy` is a value: its name, its options, what it claims, and `place`, which says where its parts go in
-one block. It changes nothing; `unsmooth.surgery` does. The parts are small modules of three kinds:
+one block. It changes nothing; `unsmooth.surgery.apply` does. The parts are small modules of three kinds:
 
     AttentionPart   changes an attention map, as a function of the values and as a matrix
     Tap             changes the tokens that pass a port; the module itself is the hook
@@ -22,13 +22,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from unsmooth.anatomy import Anatomy, Attention, Block
 from unsmooth.bands import Gain, mix
 from unsmooth.errors import Refusal, UnsmoothError, unknown
-from unsmooth.patches import Port
-from unsmooth.places import as_tokens, prefix_of
-from unsmooth.seam import Attend, AttentionCall, softmax_call
-from unsmooth.treatment import Join
+from unsmooth.hosts.anatomy import Anatomy, Attention, Block
+from unsmooth.hosts.patch_embed import Port
+from unsmooth.hosts.token_layout import as_tokens, prefix_of
+from unsmooth.seam.intercept import Attend, AttentionCall, softmax_call
+from unsmooth.seam.patched import Join
 
 Options = Mapping[str, Any]
 
@@ -122,7 +122,7 @@ class Remedy(ABC):
 
 
 class LossRemedy(Remedy, ABC):
-    """Adds a term to the training loss (`unsmooth.auxiliary`) and changes nothing else: one `Keeper` a block."""
+    """Adds a term to the training loss (`unsmooth.surgery.auxiliary_loss`) and changes nothing else: one `Keeper` a block."""
 
     once = True
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unsmooth.anatomy import Anatomy, Block
 from unsmooth.bands import Gain, mix
 from unsmooth.errors import Refusal
+from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.remedies.base import Mix, Option, Options, Placement, Remedy, Tap, branches, register
 
 

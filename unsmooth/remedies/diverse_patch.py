@@ -5,7 +5,7 @@
 
 h are the patch tokens that leave the last block, g those that leave the first, held constant. Both losses are means
 over images. Outputs never change; the training loop adds the weighted sum to its loss, after each forward pass
-(`unsmooth.auxiliary`):
+(`unsmooth.surgery.auxiliary_loss`):
 
     loss = criterion(model(images), labels) + auxiliary_loss(model)
 
@@ -21,10 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unsmooth.anatomy import Anatomy, Block
 from unsmooth.errors import Refusal, UnsmoothError
-from unsmooth.patches import Port
-from unsmooth.places import prefix_of
+from unsmooth.hosts.anatomy import Anatomy, Block
+from unsmooth.hosts.patch_embed import Port
+from unsmooth.hosts.token_layout import prefix_of
 from unsmooth.remedies.base import Keeper, LossRemedy, Option, Options, Placement, register
 
 

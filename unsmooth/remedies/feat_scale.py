@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unsmooth.anatomy import Anatomy, Block
+from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.remedies.base import Mix, Options, Placement, Remedy, register
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import Tensor
 
-from unsmooth.anatomy import Anatomy, Attention, Block
+from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.remedies.base import Option, Options, Placement, Remedy, ScorePart, plain_scores, register
-from unsmooth.seam import AttentionCall, add_mask, fused_call
+from unsmooth.seam.intercept import AttentionCall, add_mask, fused_call
 
 
 class DistanceScores(ScorePart):

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unsmooth.anatomy import Anatomy, Attention, Block
+from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.remedies.base import Options, Placement, Remedy, ScorePart, plain_scores, register
 
 SLOPE = 0.2

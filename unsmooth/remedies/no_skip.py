@@ -8,10 +8,10 @@ ablation, not a fix: it shows what the skip is worth.
 
 from __future__ import annotations
 
-from unsmooth.anatomy import Anatomy, Block
 from unsmooth.errors import Refusal
+from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.remedies.base import Option, Options, Placement, Remedy, branches, register
-from unsmooth.treatment import Join
+from unsmooth.seam.patched import Join
 
 
 @register

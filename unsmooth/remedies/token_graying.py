@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unsmooth.anatomy import Anatomy, Block
 from unsmooth.errors import Refusal
-from unsmooth.patches import Patches, Port
+from unsmooth.hosts.anatomy import Anatomy, Block
+from unsmooth.hosts.patch_embed import Patches, Port
 from unsmooth.remedies.base import Option, Options, Placement, Remedy, Tap, register
 
 

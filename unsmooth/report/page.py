@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from unsmooth.report import charts, words
-from unsmooth.report.strip import strip
+from unsmooth.report.heatmap import strip
 from unsmooth.report.values import depth_of, merged
 
 DIAGNOSIS = ("report.css", "core.js", "strip.js", "curves.js", "grids.js", "maps.js")

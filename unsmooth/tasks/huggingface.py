@@ -19,15 +19,16 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
-import unsmooth
 from unsmooth import remedies
+from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError
-from unsmooth.files import replace_files
-from unsmooth.hosts import Example, create_host
-from unsmooth.record import RECORD, Record, applied, check_unwrapped
+from unsmooth.hosts.build import create_host
+from unsmooth.hosts.inputs import Example
 from unsmooth.spec import ModelSpec, Part, parse
-from unsmooth.storage import WEIGHTS, load
-from unsmooth.surgery import apply
+from unsmooth.surgery.apply import apply
+from unsmooth.surgery.record import RECORD, Record, applied, check_unwrapped
+from unsmooth.surgery.storage import WEIGHTS, load
+from unsmooth.utils.files import replace_files
 
 CONFIG = "config.json"
 FORMAT = 1
@@ -76,7 +77,7 @@ def write_folder(model: Any, backbone: nn.Module, task: str, folder: Path, about
     written = {
         "format": FORMAT, "task": task, "spec": str(spec), "host": _written(spec.host),
         "remedies": [_written(part) for part in spec.remedies], **about,
-        "versions": {"unsmooth": unsmooth.__version__, "torch": torch.__version__},
+        "versions": {"unsmooth": __version__, "torch": torch.__version__},
     }  # fmt: skip
     model.config.architectures = [type(model).__name__]
     config = model.config.to_json_string(use_diff=False)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.recipes.recipe import Recipe
 from unsmooth.remedies.base import Option
-from unsmooth.training.recipe import Recipe
 
 _KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 

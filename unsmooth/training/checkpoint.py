@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.files import replace_files
+from unsmooth.utils.files import replace_files
 
 TENSOR = "tensor"  # {TENSOR: name} stands for a tensor in the JSON
 STATE = "unsmooth_state"

@@ -9,11 +9,11 @@ from typing import Any
 import timm
 import torch
 
-import unsmooth
+from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError
-from unsmooth.training.processes import Processes
-from unsmooth.training.recipe import Recipe
-from unsmooth.training.task import Task
+from unsmooth.recipes.recipe import Recipe
+from unsmooth.tasks.base import Task
+from unsmooth.training.distributed import Processes
 
 
 def settings_of(
@@ -32,7 +32,7 @@ def settings_of(
         "images": task.counts(),
         "seed": seed, "checkpoint": None if checkpoint is None else str(checkpoint), "pretrained": pretrained,
         "recipe": recipe.to_json(), "command": command, "threads": torch.get_num_threads(),
-        "versions": {"unsmooth": unsmooth.__version__, "torch": torch.__version__, "timm": timm.__version__,
+        "versions": {"unsmooth": __version__, "torch": torch.__version__, "timm": timm.__version__,
                      "python": platform.python_version()},
     }  # fmt: skip
 

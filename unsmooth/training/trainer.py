@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from unsmooth.auxiliary import auxiliary_loss
+from unsmooth.data.batches import TrainingBatches
+from unsmooth.data.items import Batch
+from unsmooth.data.sampling import STEP, seed_everything, seed_of
 from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation.outputs import autocast
-from unsmooth.training.assembly import without_decay
-from unsmooth.training.batches import TrainingBatches
+from unsmooth.hosts.modes import autocast
+from unsmooth.recipes.recipe import Recipe
+from unsmooth.surgery.auxiliary_loss import auxiliary_loss
+from unsmooth.tasks.base import Task
+from unsmooth.tasks.model_factory import without_decay
 from unsmooth.training.checkpoint import finite
-from unsmooth.training.order import STEP, seed_everything, seed_of
-from unsmooth.training.processes import Processes
-from unsmooth.training.recipe import Recipe
-from unsmooth.training.task import Batch, Task
+from unsmooth.training.distributed import Processes
 
 
 class NotFinite(UnsmoothError):

@@ -16,7 +16,7 @@ function and its key have one name. What it is fed with (`of`) is one of:
 
     model         model, anatomy, images, blocks   the model itself, for the bounds of theory: by part and block
 
-It gives one number an image, (B,) or (B, H), or several under names. The pass (`unsmooth.measure`) averages over
+It gives one number an image, (B,) or (B, H), or several under names. The pass (`unsmooth.diagnosis.measure`) averages over
 images as they come, so nothing grows with their number.
 
 A vital that must see more than one block at a time (`of="blocks"`) registers a `Collector` instead.

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import nn
 
-from unsmooth.create import create_model
-from unsmooth.record import applied
+from unsmooth.data.sampling import random_state_kept
 from unsmooth.spec import ModelSpec, Part
+from unsmooth.surgery.create import create_model
+from unsmooth.surgery.record import applied
 from unsmooth.tasks.huggingface import model_class
-from unsmooth.training.order import random_state_kept
 
 SHARED = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from unsmooth.training.batches import Item, Key, Pictures
-from unsmooth.training.order import seed_of
-from unsmooth.training.task import TensorBatch
+from unsmooth.data.items import TensorBatch
+from unsmooth.data.pictures import Item, Key, Pictures
+from unsmooth.data.sampling import seed_of
 
 MASK, HELD = 0x3A5C, 0x3A5D  # streams of random numbers: masks of training, and of validation
 

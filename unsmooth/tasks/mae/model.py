@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.hosts import Example, image_size
+from unsmooth.hosts.inputs import Example, image_size
 from unsmooth.spec import ModelSpec
 from unsmooth.tasks.huggingface import model_class, treat
 from unsmooth.tasks.mae.start import give_positions, start_as_published

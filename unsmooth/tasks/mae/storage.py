@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from unsmooth.storage import save
+from unsmooth.surgery.storage import save
 from unsmooth.tasks.huggingface import read_folder, write_folder
 from unsmooth.tasks.mae.encoder import as_classifier
 from unsmooth.tasks.mae.model import TASK, build

@@ -16,23 +16,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.data import Stream, first_usable
+from unsmooth.data.images import Stream, first_usable
+from unsmooth.data.pictures import Pictures
+from unsmooth.data.splits import Splits, open_splits, some_of
+from unsmooth.data.transforms import preprocessing
 from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation.outputs import autocast
+from unsmooth.hosts.modes import autocast, undisturbed
+from unsmooth.recipes.recipe import Recipe
 from unsmooth.remedies.base import Option
 from unsmooth.spec import ModelSpec, Part
-from unsmooth.splits import Splits, open_splits, some_of
-from unsmooth.storage import WEIGHTS, load
+from unsmooth.surgery.storage import WEIGHTS, load
+from unsmooth.tasks.base import Task
 from unsmooth.tasks.huggingface import config_of, read_spec
 from unsmooth.tasks.mae.items import Masked, MaskedPictures
 from unsmooth.tasks.mae.model import KIND, TASK, build, check_config, patches_of
 from unsmooth.tasks.mae.storage import save_mae
 from unsmooth.tasks.options import read_options, refuse_foreign
-from unsmooth.trace import undisturbed
-from unsmooth.training.batches import Pictures
-from unsmooth.training.recipe import Recipe
-from unsmooth.training.task import Task
-from unsmooth.transforms import preprocessing
 
 OPTIONS = {
     "mask_ratio": Option(0.75, "share of the patches that are hidden", above=0.0, high=1.0),

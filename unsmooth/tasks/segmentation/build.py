@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from unsmooth.create import create_model
+from unsmooth.data.sampling import seed_of
 from unsmooth.errors import UnsmoothError
+from unsmooth.recipes.recipe import Recipe
 from unsmooth.spec import ModelSpec, parse
-from unsmooth.storage import WEIGHTS, fill_for_tuning, read_weights
+from unsmooth.surgery.create import create_model
+from unsmooth.surgery.storage import WEIGHTS, fill_for_tuning, read_weights
+from unsmooth.tasks.model_factory import WORDS
 from unsmooth.tasks.segmentation.model import Segmenter, check_any_size
 from unsmooth.tasks.segmentation.options import CROP, Options
-from unsmooth.training.assembly import WORDS
-from unsmooth.training.order import seed_of
-from unsmooth.training.recipe import Recipe
 
 # How hosts of timm are told that images have other sizes too; one without any such word takes them anyway, or never.
 ANY_SIZE: tuple[dict[str, Any], ...] = ({"strict_img_size": False}, {"dynamic_img_size": True}, {})

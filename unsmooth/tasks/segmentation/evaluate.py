@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from unsmooth.data.batches import evaluation_batches
+from unsmooth.data.transforms import preprocessing
 from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation.outputs import autocast, check_amp, device_of
+from unsmooth.hosts.modes import autocast, check_amp, device_of, undisturbed
 from unsmooth.tasks.segmentation.items import SceneItems, Wholes
 from unsmooth.tasks.segmentation.layout import open_scenes
 from unsmooth.tasks.segmentation.model import Segmenter, check_any_size
@@ -20,9 +22,6 @@ from unsmooth.tasks.segmentation.predict import at_once, called, sliding
 from unsmooth.tasks.segmentation.score import Overlap, join
 from unsmooth.tasks.segmentation.storage import load_segmenter
 from unsmooth.tasks.segmentation.views import Evaluation, Normalise
-from unsmooth.trace import undisturbed
-from unsmooth.training.batches import evaluation_batches
-from unsmooth.transforms import preprocessing
 
 Progress = Callable[[int, int], None]  # pictures done, pictures in all
 

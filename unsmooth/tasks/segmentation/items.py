@@ -12,12 +12,12 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from unsmooth.data import BadImage, for_host
+from unsmooth.data.images import BadImage, for_host
+from unsmooth.data.items import TensorBatch
+from unsmooth.data.sampling import seed_everything
 from unsmooth.errors import UnsmoothError
 from unsmooth.tasks.segmentation.layout import Scenes
 from unsmooth.tasks.segmentation.options import Options
-from unsmooth.training.order import seed_everything
-from unsmooth.training.task import TensorBatch
 
 View = Callable[[Image.Image, Image.Image], tuple[Tensor, Tensor]]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from unsmooth.data import SUFFIXES, BadImage, read_picture, spread
+from unsmooth.data.images import SUFFIXES, BadImage, read_picture, spread
 from unsmooth.errors import UnsmoothError
 from unsmooth.tasks.segmentation.options import Options
 

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.hosts import image_size
-from unsmooth.record import applied, record_of
+from unsmooth.hosts.inputs import image_size
+from unsmooth.hosts.modes import undisturbed
+from unsmooth.surgery.record import applied, record_of
 from unsmooth.tasks.segmentation.options import Options
-from unsmooth.trace import undisturbed
 
 LEVELS = 4
 

@@ -17,12 +17,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-import unsmooth
+from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError
-from unsmooth.files import replace_files
-from unsmooth.storage import WEIGHTS, load, save
+from unsmooth.surgery.storage import WEIGHTS, load, save
 from unsmooth.tasks.segmentation.model import Segmenter
 from unsmooth.tasks.segmentation.options import read_options
+from unsmooth.utils.files import replace_files
 
 BACKBONE, HEAD, SETTINGS = "backbone", "head.safetensors", "segmenter.json"
 FORMAT = 1
@@ -43,7 +43,7 @@ def save_segmenter(model: Segmenter, folder: str | Path) -> None:
         found = {
             "format": FORMAT, "task": "segmentation", "options": model.options.to_json(),
             "digests": {"head": written["head"], "backbone": _digest(folder / BACKBONE / WEIGHTS)},
-            "versions": {"unsmooth": unsmooth.__version__, "torch": torch.__version__},
+            "versions": {"unsmooth": __version__, "torch": torch.__version__},
         }  # fmt: skip
         path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 

@@ -11,10 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from unsmooth.data import spread
+from unsmooth.data.images import spread
+from unsmooth.data.transforms import preprocessing
+from unsmooth.diagnosis.monitor import broken_gradient, first_broken
 from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation.outputs import autocast
-from unsmooth.planning import anatomy_of
+from unsmooth.hosts.modes import autocast
+from unsmooth.recipes.recipe import Recipe
+from unsmooth.surgery.plan import anatomy_of
+from unsmooth.tasks.base import Task
 from unsmooth.tasks.options import refuse_foreign
 from unsmooth.tasks.segmentation import evaluate
 from unsmooth.tasks.segmentation.build import build, resolve
@@ -25,10 +29,6 @@ from unsmooth.tasks.segmentation.options import Options, read_options
 from unsmooth.tasks.segmentation.score import Overlap, join
 from unsmooth.tasks.segmentation.storage import save_segmenter
 from unsmooth.tasks.segmentation.views import Normalise, Training
-from unsmooth.training.recipe import Recipe
-from unsmooth.training.task import Task
-from unsmooth.training.watch import broken_gradient, first_broken
-from unsmooth.transforms import preprocessing
 
 # Fields of a recipe that mean nothing for pixels, with the value that switches each off.
 

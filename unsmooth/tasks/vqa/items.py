@@ -11,12 +11,12 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from unsmooth.data import BadImage, for_host, read_picture
+from unsmooth.data.images import BadImage, for_host, read_picture
+from unsmooth.data.items import TensorBatch
+from unsmooth.data.pictures import Key
 from unsmooth.tasks.huggingface import model_class
 from unsmooth.tasks.vqa.questions import Split
 from unsmooth.tasks.vqa.text import Array, Text
-from unsmooth.training.batches import Key
-from unsmooth.training.task import TensorBatch
 
 
 @dataclass

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from unsmooth.data.sampling import seed_of
 from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation.outputs import autocast
+from unsmooth.hosts.modes import autocast, undisturbed
 from unsmooth.tasks.vqa.answers import soft_accuracy
 from unsmooth.tasks.vqa.items import Asked
 from unsmooth.tasks.vqa.questions import Question
-from unsmooth.trace import undisturbed
-from unsmooth.training.order import seed_of
 
 KINDS = {"yes/no": "yes_no", "number": "number", "other": "other"}
 HELD = 0x3A5E  # stream of random numbers: the order of patches in validation

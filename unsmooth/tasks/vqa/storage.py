@@ -14,14 +14,13 @@ import torch
 from PIL import Image
 from torch import nn
 
-from unsmooth.data import for_host
-from unsmooth.evaluation.outputs import device_of
-from unsmooth.files import write
+from unsmooth.data.images import for_host
+from unsmooth.hosts.modes import device_of, undisturbed
 from unsmooth.tasks.huggingface import read_folder, write_folder
 from unsmooth.tasks.vqa.items import padded, preparation
 from unsmooth.tasks.vqa.model import TASK, answers_of, build
 from unsmooth.tasks.vqa.text import Text, read_vocabulary
-from unsmooth.trace import undisturbed
+from unsmooth.utils.files import write
 
 VOCABULARY = "vocab.txt"
 

@@ -18,13 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.data import spread
+from unsmooth.data.images import spread
 from unsmooth.errors import UnsmoothError
-from unsmooth.files import write
-from unsmooth.hosts import image_size
+from unsmooth.hosts.inputs import image_size
+from unsmooth.recipes.recipe import Recipe
 from unsmooth.remedies.base import Option
 from unsmooth.spec import ModelSpec
-from unsmooth.storage import WEIGHTS, fill_for_tuning
+from unsmooth.surgery.storage import WEIGHTS, fill_for_tuning
+from unsmooth.tasks.base import Task
 from unsmooth.tasks.huggingface import CONFIG, config_of, model_class, read_spec
 from unsmooth.tasks.options import read_options, refuse_foreign
 from unsmooth.tasks.vqa.answers import targets, vocabulary
@@ -34,8 +35,7 @@ from unsmooth.tasks.vqa.questions import Split, open_split
 from unsmooth.tasks.vqa.score import Answered, join, score
 from unsmooth.tasks.vqa.storage import VOCABULARY, save_vqa
 from unsmooth.tasks.vqa.text import Text, build_vocabulary, check_vocabulary, read_vocabulary
-from unsmooth.training.recipe import Recipe
-from unsmooth.training.task import Task
+from unsmooth.utils.files import write
 
 OPTIONS = {
     "vocab": Option("", "a vocab.txt of BERT; without: that of the weights, or the words of the training questions"),

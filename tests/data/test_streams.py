@@ -1,0 +1,302 @@
+"""Data that is read from front to back: shards, streams and records. Packages that are not here are not tested."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from timm.data import create_transform
+
+from unsmooth.data.batches import TrainingBatches, evaluation_batches
+from unsmooth.data.images import BadImage, Example, Images, Stream, as_images
+from unsmooth.data.pictures import Pictures
+from unsmooth.data.sources import open_images, open_source
+from unsmooth.data.splits import open_splits, some_of
+from unsmooth.data.streams import shuffled
+from unsmooth.errors import UnsmoothError
+
+TRANSFORM = create_transform((3, 12, 12), is_training=False, crop_pct=1.0)
+CLASSES = ("cat", "dog", "newt")
+
+
+def png(seed: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (12, 12, 3), dtype=np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def shard(path: Path, places: range, **other: dict[int, bytes]) -> None:
+    """A tar file of images and labels; `other` replaces the content of some of them, by suffix."""
+    with tarfile.open(path, "w") as file:
+        for i in places:
+            files = {"cls": str(i % 3).encode(), "png": png(i), "json": json.dumps({"fine": i % 5 - 1}).encode()}
+            for suffix, content in files.items():
+                content = other.get(suffix, {}).get(i, content)
+                if content != b"none":
+                    about = tarfile.TarInfo(f"sub/{i:04d}.{suffix}")
+                    about.size = len(content)
+                    file.addfile(about, io.BytesIO(content))
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    for k in range(3):
+        shard(tmp_path / f"toy-train-{k}.tar", range(10 * k, 10 * k + 10))
+    shard(tmp_path / "toy-validation-0.tar", range(100, 107))
+    splits = {
+        name: {"name": name, "num_samples": count, "filenames": files, "shard_lengths": []}
+        for name, count, files in (
+            ("train", 30, [f"toy-train-{k}.tar" for k in range(3)]),
+            ("validation", 7, ["toy-validation-0.tar"]),
+        )
+    }
+    (tmp_path / "_info.json").write_text(json.dumps({"splits": splits}))
+    return tmp_path
+
+
+def stream(source: Any) -> Stream:
+    assert isinstance(source, Stream)
+    return source
+
+
+def names(source: Any, seed: int | None = None) -> list[str]:
+    return [Path(example.name).name for example in stream(source).examples(seed)]
+
+
+# Order
+
+
+@pytest.mark.parametrize("count", [0, 3, 8, 50])
+def test_a_buffer_gives_everything_once(count: int) -> None:
+    found = list(shuffled(range(count), 1, 8))
+    assert sorted(found) == list(range(count)) and found == list(shuffled(range(count), 1, 8))
+    assert list(shuffled(range(count), None)) == list(range(count))
+    if count == 50:
+        assert found != list(shuffled(range(count), 2, 8)) and found[0] < 8
+        assert np.mean([a < b for a, b in pairwise(found)]) < 0.8, "it shuffles"
+
+
+def test_a_stream_by_place_goes_forward_and_starts_anew() -> None:
+    begun = []
+
+    def examples(seed: int | None) -> Iterator[Example]:
+        begun.append(seed)
+        return (Example(lambda: Image.new("RGB", (4, 4)), i % 2, f"image {i}") for i in range(6))
+
+    images = as_images(Stream("six", 6, examples))
+    assert [images.item(i) for i in (0, 3, 3, 5)] == ["image 0", "image 3", "image 3", "image 5"] and begun == [None]
+    assert images.item(2) == "image 2" and begun == [None, None]
+    assert images.labels is not None and images.labels(3) == 1 and images.picture(4).size == (4, 4)
+    with pytest.raises(UnsmoothError, match="six has 6 images, and should have 9"):
+        as_images(Stream("six", 9, examples)).item(8)
+    with pytest.raises(UnsmoothError, match=r"does not say how many images.*six\|50000"):
+        as_images(Stream("six", 0, examples))
+
+
+# WebDataset
+
+
+def test_shards_by_the_names_of_their_splits(shards: Path) -> None:
+    splits = open_splits("wds/toy", root=shards)
+    assert (splits.train.count, splits.val.count, splits.classes) == (30, 7, 3)
+    assert names(splits.train) == [f"{i:04d}" for i in range(30)]
+    orders = [names(splits.train, seed) for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2] and sorted(orders[0]) == sorted(orders[2]) == names(splits.train)
+    example = next(stream(splits.val).examples(None))
+    assert example.label == 100 % 3 and np.array_equal(example.picture(), np.asarray(Image.open(io.BytesIO(png(100)))))
+
+
+def test_shards_themselves_are_shuffled(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A buffer alone would never bring the last shard of many to the front."""
+    monkeypatch.setattr("unsmooth.data.streams.shuffled", lambda examples, seed: examples)
+    train = open_source("wds/toy@train", shards)
+    first = {names(train, seed)[0] for seed in range(20)}
+    assert first == {"0000", "0010", "0020"} and names(train)[0] == "0000"
+
+
+def test_a_file_that_was_begun_here_is_begun_anew_in_workers(shards: Path) -> None:
+    """Forked processes share the place in an open file, and would read across each other."""
+    pictures = Pictures(open_splits("wds/toy", root=shards).train, TRANSFORM, 3)
+    wanted = [pictures[(i, None)].image for i in range(30)]
+    assert pictures[(0, None)].label == 0  # begun anew, and open
+    found = torch.cat([batch.images for batch in evaluation_batches(pictures, 3, workers=2)])
+    assert torch.equal(found, torch.stack([image for image in wanted if image is not None]))
+
+
+def test_shards_by_pattern_and_number(shards: Path) -> None:
+    (shards / "_info.json").unlink()
+    counted = open_splits("wds/toy@toy-train-{0..1}.tar", "wds/toy@toy-validation-0.tar", shards)
+    assert (counted.train.count, counted.val.count, counted.classes) == (20, 7, 3), "found by reading the labels"
+    said = open_splits("wds/toy@toy-train-{0..2}.tar|24", "wds/toy@toy-validation-0.tar|7", shards)
+    assert (said.train.count, said.val.count) == (24, 7)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_shards_are_trained_on(shards: Path, workers: int) -> None:
+    pictures = Pictures(open_splits("wds/toy", root=shards).train, TRANSFORM, 3)
+    found = list(TrainingBatches(pictures, 10, 3, workers=workers).from_step(1, 0))
+    wanted = torch.stack([TRANSFORM(Image.open(io.BytesIO(png(i)))) for i in range(30)])
+    seen = torch.cat([batch.images for batch in found])
+    match = (seen.flatten(1)[:, None] == wanted.flatten(1)[None]).all(-1)
+    assert (match.sum(0) == 1).all() and match.int().argmax(1).tolist() != list(range(30))
+    assert torch.equal(torch.cat([batch.labels for batch in found]), match.int().argmax(1) % 3)
+
+
+def test_shards_by_place(shards: Path) -> None:
+    """Wherever images are wanted by place, a stream gives them."""
+    given = open_images("wds/toy", shards)
+    assert given.count == 7 and given.labels is not None and [given.labels(i) for i in (2, 5)] == [102 % 3, 105 % 3]
+    assert given.item(6).endswith("toy-validation-0.tar/sub/0106")
+    assert np.array_equal(given.picture(6), np.asarray(Image.open(io.BytesIO(png(106)))))
+
+
+def test_labels_that_the_information_file_names(shards: Path) -> None:
+    about = json.loads((shards / "_info.json").read_text())
+    about["splits"]["train"]["alt_label"] = "fine"
+    about["splits"]["train"]["num_samples"] = 0
+    (shards / "_info.json").write_text(json.dumps(about))
+    train = stream(open_source("wds/toy@train", shards))
+    assert train.count == 24 and train.found is not None and train.found() == {0, 1, 2, 3}
+    assert names(train) == [f"{i:04d}" for i in range(30) if i % 5], "a negative one is no example"
+
+
+def test_broken_images_in_shards(shards: Path) -> None:
+    shard(shards / "toy-train-0.tar", range(10), png={2: b"", 3: png(3)[:60], 4: b"none"})
+    found = {Path(e.name).name: e for e in stream(open_source("wds/toy@train", shards)).examples(None)}
+    for name, words in (
+        ("0002", "empty"),
+        ("0003", "truncated|broken|corrupt"),
+        ("0004", "no jpg, jpeg, png, webp file"),
+    ):
+        with pytest.raises(BadImage, match=words):
+            found[name].picture()
+    pictures = Pictures(open_splits("wds/toy", root=shards).train, TRANSFORM, 3)
+    batches = list(TrainingBatches(pictures, 10, 3).from_step(0, 0))
+    assert [len(batch.labels) for batch in batches] == [10, 10, 10]
+    assert {Path(name).name for batch in batches for name in batch.skipped} == {"0002", "0003", "0004"}
+
+
+SHARD_MISTAKES: dict[str, tuple[str, str]] = {
+    "no such split": ("wds/toy@part", "cannot open .*part not found"),
+    "a shard is missing": ("wds/toy@toy-train-{0..5}.tar", "the shard .*toy-train-3.tar is not there"),
+    "a label is text": ("wds/toy@text.tar", "0001 has no label in its .cls file"),
+    "a label is missing": ("wds/toy@none.tar", "0001 has no label in its .cls file"),
+    "a shard is cut": ("wds/toy@cut.tar", "cannot read the shard .*cut.tar"),
+}
+
+
+@pytest.mark.parametrize("kind", SHARD_MISTAKES)
+def test_shards_that_cannot_be_used(shards: Path, kind: str) -> None:
+    name, words = SHARD_MISTAKES[kind]
+    shard(shards / "text.tar", range(3), cls={1: b"dog"})
+    shard(shards / "none.tar", range(3), cls={1: b"none"})
+    (shards / "cut.tar").write_bytes((shards / "toy-train-0.tar").read_bytes()[:5000])
+    with pytest.raises(UnsmoothError, match=words) as error:
+        list(stream(open_source(f"{name}|3" if "@toy" not in name else name, shards)).examples(None))
+    assert "\n" not in str(error.value)
+
+
+def test_mistakes_about_streams(shards: Path) -> None:
+    with pytest.raises(UnsmoothError, match="give the folder or address of the shards with --data-dir"):
+        open_splits("wds/toy")
+    (shards / "_info.json").unlink()
+    with pytest.raises(UnsmoothError, match=r"wds/toy@toy-train-0\.tar has no split for validation.*--val-data"):
+        open_splits("wds/toy@toy-train-0.tar", root=shards)
+    splits = open_splits("wds/toy@toy-train-{0..2}.tar", "wds/toy@toy-validation-0.tar", shards)
+    with pytest.raises(UnsmoothError, match="front to back"):
+        some_of(splits, 5)
+    shard(shards / "far.tar", range(3), cls={1: b"7"})
+    with pytest.raises(UnsmoothError, match="have the label 7, and there are 3 classes"):
+        open_splits("wds/toy@toy-train-0.tar", "wds/toy@far.tar", shards)
+
+
+def test_classes_that_nobody_knows(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def far(name: str, root: Path) -> Stream:  # as behind an address
+        return replace(stream(open_source(name, root)), found=None)
+
+    monkeypatch.setattr("unsmooth.data.splits.open_source", far)
+    with pytest.raises(UnsmoothError, match=r"how many classes it has: .*wds/toy@train\|\|1000$"):
+        open_splits("wds/toy", root=shards)
+    for splits in (open_splits("wds/toy", root=shards, classes=4), open_splits("wds/toy||4", root=shards)):
+        assert splits.classes == 4 and stream(splits.train).limit == stream(splits.val).limit == 4
+
+
+# Hugging Face
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for split, places in (("train", range(12)), ("test", range(50, 56))):
+        for i in places:
+            place = tmp_path / "pictures" / split / CLASSES[i % 3]
+            place.mkdir(parents=True, exist_ok=True)
+            (place / f"{i}.png").write_bytes(png(i))
+    return tmp_path
+
+
+def test_tables_by_place(tables: Path) -> None:
+    splits = open_splits(f"hfds/{tables}/pictures", root=tables / "cache")
+    assert (splits.train.count, splits.val.count, splits.classes) == (12, 6, 3)
+    assert isinstance(splits.train, Images) and splits.train.labels is not None and splits.train.classes == CLASSES
+    for i in range(12):
+        name = splits.train.item(i).rpartition("(")[2]
+        assert int(name.split(".")[0]) % 3 == splits.train.labels(i) and splits.train.picture(i).size == (12, 12)
+
+
+def test_tables_as_streams(tables: Path) -> None:
+    name = f"hfids/{tables}/pictures"
+    with pytest.raises(UnsmoothError, match="does not say how many images it has"):
+        open_splits(f"{name}@train", f"{name}@test", tables / "cache")
+    splits = open_splits(f"{name}@train|12", f"{name}@test|6", tables / "cache")
+    assert splits.classes == 3 and splits.train.classes == CLASSES and len(names(splits.val)) == 6
+    orders = [names(splits.train, seed) for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2] and sorted(orders[2]) == sorted(names(splits.train))
+    pictures = Pictures(splits.train, TRANSFORM, 3)
+    alone, helped = (list(TrainingBatches(pictures, 4, 3, workers=workers).from_step(0, 0)) for workers in (0, 2))
+    assert all(torch.equal(a.images, b.images) for a, b in zip(alone, helped, strict=True))
+
+
+def test_tables_that_cannot_be_used(tables: Path) -> None:
+    for prefix in ("hfds", "hfids"):
+        with pytest.raises(UnsmoothError, match=r"cannot open .*(Unknown|Bad) split"):
+            open_source(f"{prefix}/{tables}/pictures@part", tables / "cache")
+
+
+# TensorFlow Datasets
+
+
+@pytest.mark.slow
+def test_records(tmp_path: Path) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets")
+    tf = pytest.importorskip("tensorflow")
+    features = {"image": tfds.features.Image(shape=(12, 12, 3)), "label": tfds.features.ClassLabel(names=CLASSES)}
+    pixels = {i: np.asarray(Image.open(io.BytesIO(png(i)))) for i in range(26)}
+
+    def rows(places: range) -> Any:
+        return tf.data.Dataset.from_tensor_slices(
+            {"image": np.stack([pixels[i] for i in places]), "label": [i % 3 for i in places]}
+        )
+
+    tfds.dataset_builders.store_as_tfds_dataset(
+        "toy", version="1.0.0", features=tfds.features.FeaturesDict(features), data_dir=tmp_path,
+        split_datasets={"train": rows(range(20)), "validation": rows(range(20, 26))},
+    )  # fmt: skip
+    splits = open_splits("tfds/toy", root=tmp_path)
+    assert (splits.train.count, splits.val.count, splits.classes) == (20, 6, 3) and splits.train.classes == CLASSES
+    found = list(stream(splits.train).examples(1))
+    match = [next(i for i in range(20) if np.array_equal(e.picture(), pixels[i])) for e in found]
+    assert sorted(match) == list(range(20)) and [e.label for e in found] == [i % 3 for i in match]
+    assert names(splits.train, 1) == [e.name for e in found] != names(splits.train, 2)
+    assert len(names(open_source("tfds/toy@train[3:10]", tmp_path))) == 7

@@ -1,0 +1,273 @@
+"""Diagnosing as a person would: any host, any images, a result that survives a file, and words for every mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import unsmooth
+from tests.support.small_hosts import ALL, CONVMIXER, host
+from unsmooth.cli.main import main
+from unsmooth.errors import UnsmoothError
+from unsmooth.hosts.inputs import image_size
+from unsmooth.results.diagnosis import Diagnosis
+
+SPEC = "deit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=48, depth=3, num_classes=5)"
+
+
+def pictures(folder: Path, count: int = 3) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(0)
+    for i in range(count):
+        Image.fromarray(generator.integers(0, 255, (40, 48, 3), dtype=np.uint8)).save(folder / f"{i}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found() -> Diagnosis:
+    torch.manual_seed(0)
+    return unsmooth.diagnose(SPEC, limit=5, command="unsmooth diagnose …")
+
+
+def images_for(model: nn.Module, count: int = 4) -> torch.Tensor:
+    return torch.randn(count, *image_size(model), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", [*ALL, CONVMIXER])
+def test_every_host_is_diagnosed(name: str) -> None:
+    model = host(name)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    found = unsmooth.diagnose(model, images_for(model), reference=False)
+    assert found.verdict in ("healthy", "suspicious", "collapsing", "collapsed", "untrained", "unknown")
+    assert all(value is not None for value in found["token_cosine"])
+    assert "Verdict" in str(found)
+    json.loads(found.to_json())
+    for key, facts in found.data["vitals"].items():  # a value or a reason, for every block
+        main_part = facts["parts"].get(facts["main"], [None] * found.blocks)
+        for block in range(found.blocks):
+            assert main_part[block] is not None or facts["skipped"].get(str(block)), (key, block)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_indexing(found: Diagnosis) -> None:
+    reading = found["token_cosine"]
+    assert len(reading) == 3 and reading[1] == reading.mean[1]
+    assert all(sd > 0 for sd in reading.sd) and reading.images == [5, 5, 5]
+    assert all(low <= mean <= high for low, mean, high in zip(reading.low, reading.mean, reading.high, strict=True))
+    assert "heads" in found["attention_entropy"].parts
+    assert len(found["attention_entropy"].part("heads")[0]) == 3
+    assert repr(reading).startswith("token_cosine: 0.")
+    with pytest.raises(UnsmoothError, match=r"token_cosin.*Did you mean 'token_cosine'"):
+        found["token_cosin"]
+    with pytest.raises(UnsmoothError, match="unknown part of token_cosine 'head'"):
+        reading.part("head")
+    with pytest.raises(UnsmoothError, match="depth_probe has no value on any block: it needs labels"):
+        found["depth_probe"]
+
+
+def test_json_and_back(found: Diagnosis, tmp_path: Path) -> None:
+    found.to_json(tmp_path / "deep" / "x.json")
+    again = Diagnosis.from_json(tmp_path / "deep" / "x.json")
+    assert again.data == found.data and str(again) == str(found)
+    assert list((tmp_path / "deep").iterdir()) == [tmp_path / "deep" / "x.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("{", "cannot read"), ("[]", "is no diagnosis"), ('{"kind": "diagnosis", "format": 99}', "format 99")],
+)
+def test_files_that_are_no_diagnosis(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(UnsmoothError, match=words):
+        Diagnosis.from_json(tmp_path / "x.json")
+
+
+def test_saving_where_nothing_can_be_written(found: Diagnosis, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnsmoothError, match="cannot write"):
+        found.to_json(tmp_path / "file" / "x.json")
+    with pytest.raises(UnsmoothError, match="format of a report 'docx'"):
+        found.save(tmp_path / "x.docx")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
+
+
+@pytest.mark.parametrize("suffix", ["html", "png", "svg", "pdf"])
+def test_saving_a_page_and_figures(found: Diagnosis, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x.{suffix}"
+    found.save(path, found)
+    start = {"html": b"<!doctype html", "png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
+    assert path.read_bytes().lower().startswith(start.lower())
+
+
+def test_the_random_twin(found: Diagnosis) -> None:
+    assert found.data["reference"]["how"] == "built anew from its spec"
+    model = type(host("hf_vit"))(host("hf_vit").config)  # not from a spec
+    assert "configuration" in unsmooth.diagnose(model, images_for(model)).data["reference"]["how"]
+    model = host("torchvision_vit")
+    torch.manual_seed(7)
+    draw = torch.rand(1)
+    torch.manual_seed(7)
+    assert "drew their weights anew" in unsmooth.diagnose(model, images_for(model)).data["reference"]["how"]
+    assert torch.equal(torch.rand(1), draw)  # the caller's random state is his own
+
+
+def test_a_treated_model_shows_what_it_learned() -> None:
+    model = host("deit")
+    unsmooth.apply(model, ["attn_scale", "feat_scale"][0])
+    for _, part in unsmooth.parts(model):
+        part.omega.data += torch.tensor([0.1, 0.2, 0.3])
+    found = unsmooth.diagnose(model, images_for(model))
+    rows = found.data["learned"]
+    assert [row["block"] for row in rows] == [0, 1]
+    assert rows[0]["values"] == pytest.approx([0.1, 0.2, 0.3])
+    assert found.data["model"]["remedies"] == ["attn_scale"]
+    assert found.data["model"]["name"].endswith("+attn_scale")
+
+
+def test_training_mode_hooks_and_exceptions_leave_no_trace() -> None:
+    model = host("deit").train()
+    flags = [module.training for module in model.modules()]
+    unsmooth.diagnose(model, images_for(model), reference=False)
+    assert [module.training for module in model.modules()] == flags
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a hook of the user's own")
+
+    handle = model.blocks[1].register_forward_hook(fail)
+    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()]
+    with pytest.raises(UnsmoothError, match="a hook of the user's own"):
+        unsmooth.diagnose(model, images_for(model), reference=False)
+    assert [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()] == hooks
+    assert [module.training for module in model.modules()] == flags
+    handle.remove()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_precisions(dtype: torch.dtype) -> None:
+    exact = unsmooth.diagnose(host("deit"), images_for(host("deit")), reference=False)
+    found = unsmooth.diagnose(host("deit").to(dtype), images_for(host("deit")), reference=False)
+    assert found["token_cosine"].mean == pytest.approx(exact["token_cosine"].mean, abs=0.05)
+
+
+def test_nan_in_the_weights_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    model = host("deit")
+    model.blocks[1].mlp.fc1.weight.data[0, 0] = float("nan")
+    found = unsmooth.diagnose(model, images_for(model))
+    assert found.verdict == "broken"
+    assert "MLP branch of block 1" in found.data["verdict"]["text"]
+    assert found["token_cosine"][0] is not None and found["token_cosine"][1] is None
+    found.to_json()
+
+
+def test_one_image_and_a_batch_larger_than_the_data() -> None:
+    model = host("deit")
+    found = unsmooth.diagnose(model, images_for(model, 1), batch_size=64, reference=False)
+    assert found["token_cosine"].sd == [None, None]
+    assert "at least 4 images" in found.data["vitals"]["layer_cka"]["skipped"]["1"]
+
+
+def test_blocks_vitals_and_prefix() -> None:
+    model = host("dinov2_registers")
+    few = unsmooth.diagnose(model, images_for(model), vitals=["token_cosine"], blocks="-1", reference=False)
+    assert few.keys() == ["token_cosine"] and few["token_cosine"][0] is None
+    out = unsmooth.diagnose(model, images_for(model), vitals="token_cosine", prefix=False, reference=False)
+    assert out["token_cosine"][1] != few["token_cosine"][1]
+    assert out.data["images"]["prefix_tokens"] is False
+
+
+def test_labels_give_a_depth_probe(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    labels = np.arange(12) % 2
+    images = (
+        generator.integers(0, 120, (12, 32, 32, 3), dtype=np.uint8)
+        + (labels * 130).astype(np.uint8)[:, None, None, None]
+    )
+    np.savez(tmp_path / "x.npz", images=images, labels=labels)
+    found = unsmooth.diagnose(SPEC, tmp_path / "x.npz", vitals="depth_probe", reference=False)
+    assert found["depth_probe"].mean == [1.0] * 3
+
+
+MISTAKES = [
+    (["diagnose", SPEC, "--images", "nowhere"], "there are no images at 'nowhere'"),
+    (["diagnose", SPEC, "--images", "empty"], "holds no images"),
+    (["diagnose", SPEC, "--images", "broken"], "gave no image that can be used"),
+    (["diagnose", SPEC, "--vitals", "token_cosin"], "Did you mean 'token_cosine'"),
+    (["diagnose", SPEC, "--blocks", "9"], "there is no block 9"),
+    (["diagnose", SPEC, "--format", "gif"], "unknown format"),
+    (["diagnose", SPEC, "--limit", "0"], "limit must be at least 1"),
+    (["diagnose", SPEC, "--batch-size", "0"], "batch_size must be at least 1"),
+    (["diagnose", SPEC, "--checkpoint", "nowhere.pth"], "does not exist"),
+    (["diagnose", SPEC, SPEC, "--checkpoint", "a"], "2 specs and 1 checkpoints"),
+    (["diagnose", SPEC, "--out", "file"], "is a file; --out takes a folder"),
+    (["diagnose", "x.json"], "cannot read the diagnosis"),
+    (["diagnose", "resnet18"], "ran no attention"),
+    (["diagnose", SPEC.replace("depth=3", "depth=3, in_chans=4")], "takes 4 channels"),
+    (["list", "vitamins"], "cannot list 'vitamins'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES)
+def test_mistakes_are_one_line(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "x.jpg").write_text("no picture")
+    (tmp_path / "file").write_text("")
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("unsmooth: ") and error.count("\n") == 1
+    assert words in error
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = pictures(tmp_path / "pictures")
+    (folder / "odd.png").write_text("no picture")
+    out = tmp_path / "out"
+    assert main(["diagnose", SPEC, "--images", str(folder), "--out", str(out), "--vitals", "token_cosine"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "3 images" in text and "1 skipped" in text and "odd.png" in text and "Verdict" in text
+    names = sorted(path.name for path in out.iterdir())
+    assert names[-1] == "report.html" and names[0].endswith(".json")
+    saved = Diagnosis.from_json(out / names[0])
+    assert saved.data["made"]["command"].startswith("unsmooth diagnose ")
+    assert main(["diagnose", str(out / names[0]), SPEC, "--images", str(folder), "--json", "--no-reference"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2
+    assert main(["diagnose", str(out / names[0]), "--out", str(out), "--format", "svg"]) == 0
+    assert "depth.svg" in {path.name for path in out.iterdir()}
+
+
+def test_a_saved_folder_and_a_checkpoint_are_diagnosed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = unsmooth.create_model(SPEC + "+attn_scale")
+    unsmooth.save(model, tmp_path / "saved")
+    torch.save(model.state_dict(), tmp_path / "x.pth")
+    for arguments in ([str(tmp_path / "saved")], [SPEC + "+attn_scale", "--checkpoint", str(tmp_path / "x.pth")]):
+        assert main(["diagnose", *arguments, "--limit", "2", "--json", "--vitals", "token_cosine"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["vitals"]["token_cosine"]["parts"] == second["vitals"]["token_cosine"]["parts"]
+
+
+def test_position_embeddings_are_resampled_as_timm_does(tmp_path: Path) -> None:
+    large = unsmooth.create_model(SPEC.replace("img_size=32", "img_size=64"))
+    torch.save(large.state_dict(), tmp_path / "x.pth")
+    small = unsmooth.load(tmp_path / "x.pth", SPEC)
+    assert small.pos_embed.shape[1] == 17
+    assert torch.equal(small.blocks[0].attn.qkv.weight, large.blocks[0].attn.qkv.weight)
+
+
+def test_listing_vitals(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "vitals"]) == 0
+    text = capsys.readouterr().out
+    assert all(key in text for key in unsmooth.list_vitals())
+    assert "on request" in text

@@ -1,0 +1,218 @@
+"""Findings and verdicts: on what is known of real models, on random and collapsed ones, and on made-up curves."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unsmooth
+from unsmooth.diagnosis import registry as vitals
+from unsmooth.diagnosis import rules, thresholds
+from unsmooth.diagnosis.prescriptions import CANDIDATES
+from unsmooth.diagnosis.rules import RULES
+from unsmooth.diagnosis.verdict import judge
+
+# A saliency fine-tune of DINOv2 ViT-S/14 on 60 photographs, as recorded.
+SALIENCY: dict[tuple[str, str], list[float]] = {
+    ("token_cosine", ""): [0.419, 0.394, 0.300, 0.253, 0.256, 0.300, 0.314, 0.332, 0.349, 0.403, 0.449, 0.698],
+    ("effective_rank", ""): [123.8, 136.7, 140.2, 138.7, 139.9, 122.7, 121.5, 113.9, 104.5, 91.8, 78.7, 27.9],
+    ("branch_ratio", "attn"): [0.84, 0.65, 0.55, 0.55, 0.56, 0.81, 0.69, 0.93, 0.94, 0.91, 0.92, 4.2],
+}
+SALIENCY["effective_rank", "share"] = [rank / 257 for rank in SALIENCY["effective_rank", ""]]
+
+
+def chart(series: dict[tuple[str, str], list[float]], remedies: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A diagnosis with these means and nothing else."""
+    depth = len(next(iter(series.values())))
+    found: dict[str, Any] = {}
+    for (key, part), means in series.items():
+        facts = found.setdefault(key, {"family": vitals.get(key).family, "parts": {}})
+        facts["parts"][part] = [{"mean": mean} for mean in means]
+    blocks = [{"index": i, "joins": ["attn", "mlp"]} for i in range(depth)]
+    model = {"blocks": blocks, "remedies": list(remedies)}
+    return {"model": model, "vitals": found, "reference": None, "broken": None}
+
+
+def healthy(depth: int = 12) -> dict[tuple[str, str], list[float]]:
+    return {
+        ("token_cosine", ""): [0.4 - 0.01 * i for i in range(depth)],
+        ("effective_rank", ""): [100.0] * depth,
+        ("effective_rank", "share"): [0.5] * depth,
+    }
+
+
+def test_the_last_blocks_of_the_saliency_model_are_named_and_no_other() -> None:
+    findings, verdict = judge(chart(SALIENCY))
+    assert verdict["state"] == "collapsing"
+    assert verdict["blocks"] == [10, 11]
+    assert "4.2 times what the skip carries" in verdict["why"]
+    assert "block 3" in findings[0]["text"]
+
+
+def test_a_healthy_model_needs_no_action() -> None:
+    findings, verdict = judge(chart(healthy()))
+    assert findings == []
+    assert verdict["state"] == "healthy" and verdict["text"].startswith("No action needed")
+
+
+@pytest.mark.parametrize("key", [("token_cosine", ""), ("effective_rank", "share")])
+def test_one_family_alone_is_no_collapse(key: tuple[str, str]) -> None:
+    series = healthy()
+    series[key] = [0.3] * 11 + [0.99] if key[0] == "token_cosine" else [0.5] * 11 + [0.01]
+    _, verdict = judge(chart(series))
+    assert verdict["state"] == "healthy"
+
+
+def test_collapse_from_the_first_block_on_needs_no_trend() -> None:
+    series = {
+        ("token_cosine", ""): [0.99] * 6,
+        ("effective_rank", ""): [1.2] * 6,
+        ("effective_rank", "share"): [0.01] * 6,
+    }
+    findings, verdict = judge(chart(series))
+    assert verdict["state"] == "collapsed" and verdict["blocks"] == list(range(6))
+    assert findings[0]["severity"] == "severe"
+    assert "from the first block on" in findings[0]["text"]
+
+
+def test_too_little_to_judge_by() -> None:
+    _, verdict = judge(chart({("token_cosine", ""): [0.3] * 4}))
+    assert verdict["state"] == "unknown"
+    assert "effective_rank" in verdict["text"]
+
+
+def test_what_is_not_finite_comes_first() -> None:
+    data = chart(healthy())
+    data["broken"] = {"block": 3, "where": "MLP branch"}
+    findings, verdict = judge(data)
+    assert verdict["state"] == "broken"
+    assert "MLP branch of block 3" in findings[0]["text"]
+
+
+MADE_UP: dict[str, dict[tuple[str, str], list[float]]] = {
+    "uniform_attention": {
+        ("attention_entropy", "share"): [0.5] * 11 + [0.99],
+        ("query_sensitivity", ""): [0.2] * 11 + [0.001],
+        ("branch_ratio", "attn"): [0.7] * 12,
+    },
+    "untrained": {
+        ("attention_entropy", "share"): [0.999] * 12,
+        ("query_sensitivity", ""): [0.001] * 12,
+        ("branch_ratio", "attn"): [0.05] * 12,
+    },
+    "similar_maps": {
+        ("similar_blocks", ""): [0.0] * 4 + [7.0] * 8,
+        ("layer_cka", ""): [0.9] * 12,
+    },
+    "idle_blocks": {
+        ("block_influence", ""): [0.2] * 11 + [0.001],
+        ("layer_cka", ""): [0.9] * 11 + [0.999],
+        ("branch_ratio", "attn"): [0.5] * 11 + [0.01],
+        ("branch_ratio", "mlp"): [0.5] * 11 + [0.01],
+    },
+    "ill_conditioned": {
+        ("log_condition", "attn.robust"): [12.0] * 12,
+        ("log_condition", "attn+skip.robust"): [6.0] * 12,
+        ("equivalent_rank", "share"): [0.1] * 12,
+    },
+    "outlier_tokens": {
+        ("token_norm_outliers", ""): [0.0] * 11 + [3.0],
+        ("token_norm_outliers", "ratio"): [1.0] * 11 + [20.0],
+        ("attention_cosine", ""): [0.5] * 12,
+    },
+}
+
+
+@pytest.mark.parametrize("key", MADE_UP)
+def test_each_finding_is_found_with_two_families_of_evidence(key: str) -> None:
+    findings, _ = judge(chart(healthy() | MADE_UP[key]))
+    assert [finding["key"] for finding in findings] == [key]
+    finding = findings[0]
+    assert len({row["family"] for row in finding["evidence"]}) > 1
+    assert finding["blocks"] and finding["text"] and finding["reference"]
+    assert [row["spec"].split("(")[0] for row in finding["remedies"]] == [
+        text.split("(")[0] for text, _ in CANDIDATES.get(key, [])
+    ]
+
+
+def test_every_rule_is_tested() -> None:
+    named = {rule.__name__ for rule in RULES} - {"not_finite", "token_collapse"}
+    assert named <= set(MADE_UP)
+
+
+def test_every_threshold_is_used_and_has_a_source() -> None:
+    source = Path(rules.__file__).read_text()
+    used = set(re.findall(r'limit\("(\w+)"\)', source))
+    assert used == set(thresholds.THRESHOLDS)
+    assert all(t.meaning and t.source for t in thresholds.THRESHOLDS.values())
+
+
+def test_remedies_that_are_there_are_not_prescribed_again() -> None:
+    findings, _ = judge(chart(SALIENCY, ("attn_scale",)))
+    specs = [row["spec"] for row in findings[0]["remedies"]]
+    assert "feat_scale(blocks=10:)" in specs
+    assert not any("attn_scale" in spec for spec in specs)
+    safe = {row["spec"].split("(")[0]: row["safe"] for row in findings[0]["remedies"]}
+    assert safe == {"feat_scale": True, "augmented_shortcut": True, "token_graying": False, "diverse_patch": True}
+
+
+def test_prescribed_specs_can_be_applied() -> None:
+    model = unsmooth.create_model("deit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=48, depth=12)")
+    findings, _ = judge(chart(SALIENCY))
+    for row in findings[0]["remedies"]:
+        unsmooth.apply(model, row["spec"])
+
+
+HOST = "deit_tiny_patch16_224(img_size=64, patch_size=8, embed_dim=48, depth={depth}, num_classes=5)"
+
+
+@pytest.mark.parametrize("depth", [6, 12, 24, 48])
+def test_a_random_model_looks_untrained(depth: int) -> None:
+    torch.manual_seed(0)
+    found = unsmooth.diagnose(HOST.format(depth=depth), limit=4)
+    assert found.verdict == "untrained"
+
+
+@pytest.mark.parametrize("depth", [6, 12, 24, 48])
+@pytest.mark.parametrize("branch", ["attn", "both"])
+def test_a_stack_without_its_attention_skip_has_collapsed(depth: int, branch: str) -> None:
+    torch.manual_seed(0)
+    found = unsmooth.diagnose(f"{HOST.format(depth=depth)}+no_skip(branch={branch})", limit=4, reference=False)
+    assert found.verdict == "collapsed"
+    assert set(range(1, depth)) <= set(found.data["verdict"]["blocks"])
+    assert "a skip is missing" in found.findings[0]["why"]
+    assert "remove" in found.findings[0]["remedies"][0]["reason"]
+
+
+@pytest.mark.slow
+def test_a_small_model_that_learned_its_task_is_healthy() -> None:
+    """Six blocks on digits: above 60 % of held-out digits, and nothing to find but notes."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = torch.from_numpy(digits.images).float().unsqueeze(1) / 8 - 1
+    labels = torch.from_numpy(digits.target)
+    torch.manual_seed(0)
+    model = unsmooth.create_model(
+        "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=48, num_heads=3, depth=6, num_classes=10)"
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=400, pct_start=0.1)
+    for _ in range(400):
+        batch = torch.randint(1500, (64,))
+        loss = torch.nn.functional.cross_entropy(model(images[batch]), labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    model.eval()
+    with torch.no_grad():
+        accuracy = (model(images[1500:]).argmax(dim=1) == labels[1500:]).float().mean()
+    assert accuracy > 0.6
+    found = unsmooth.diagnose(model, "digits", limit=64)
+    assert found.verdict == "healthy"
+    assert all(finding["severity"] == "note" for finding in found.findings)

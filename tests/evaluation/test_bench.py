@@ -1,0 +1,158 @@
+"""Models beside each other: what a bench says, and that it leaves models alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from torch import nn
+
+import unsmooth
+from tests.support.small_hosts import HOSTS, host, treat
+from unsmooth.cli.bench import bench as command
+from unsmooth.errors import UnsmoothError
+from unsmooth.evaluation import cost
+from unsmooth.evaluation.bench import bench
+from unsmooth.evaluation.energy import energy
+from unsmooth.evaluation.operations import count_operations
+from unsmooth.report.bench_table import labels
+from unsmooth.results.bench import Bench
+from unsmooth.utils.text import in_words
+
+DEIT = HOSTS["deit"]
+
+
+def made_up(models: Mapping[str, nn.Module], batch_size: int, rounds: int, training: bool, amp: str,
+            **options: Any) -> dict[str, dict[str, Any]]:  # fmt: skip
+    """Speeds that say what was asked for: 1,000 images a second, and a tenth of it in training."""
+    for turn in range(rounds):
+        options["progress"](turn + 1)
+    speed = (100.0 if training else 1000.0) + batch_size
+    ratio = {"low": 0.9, "median": 1.0, "high": 1.1}
+    return {name: {"images_per_second": speed, "quartiles": [speed - 1, speed + 1], "ratio": ratio, "rounds": rounds}
+            for name in models}  # fmt: skip
+
+
+@pytest.fixture
+def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "throughput", made_up)
+
+
+def test_rows_have_all_costs_and_ratios_to_the_first(no_clock: None) -> None:
+    told: list[tuple[int, int | None]] = []
+    found = bench(
+        [DEIT, f"{DEIT}+adder"], training=True, rounds=3, batch_size=2, progress=lambda *step: told.append(step)
+    )
+    models = [unsmooth.create_model(name) for name in (DEIT, f"{DEIT}+adder")]
+    assert found.keys() == [DEIT, f"{DEIT}+adder"]
+    for model, row in zip(models, found.data["rows"], strict=True):
+        operations = count_operations(model)
+        assert row["parameters"] == cost.parameters(model) and row["flops"] == cost.flops(model)
+        assert row["operations"] == operations.to_json() and row["size"] == [3, 32, 32]
+        for precision, value in row["energy"].items():
+            assert value["millijoules"] == energy(operations, precision)
+            assert value["ratio"] == energy(operations, precision) / energy(count_operations(models[0]), precision)
+        assert row["inference"]["images_per_second"] == 1002 and row["training"]["images_per_second"] == 102
+    assert told == [(i, 8) for i in range(1, 9)]  # two counts, two times three rounds
+    assert found[f"{DEIT}+adder"]["remedies"] == ["adder"]
+    with pytest.raises(UnsmoothError, match="unknown model of this bench"):
+        found["deit"]
+
+
+def test_models_are_measured_and_left_as_they_were() -> None:
+    plain, treated = host("deit").train(), treat(host("deit"), "attn_scale")
+    states = [{name: value.clone() for name, value in model.state_dict().items()} for model in (plain, treated)]
+    found = bench([plain, treated, host("deit")], rounds=1, batch_size=1, training=True)
+    assert plain.training and not treated.training
+    for model, state in zip((plain, treated), states, strict=True):
+        assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+        assert all(parameter.grad is None for parameter in model.parameters())
+    assert found.keys() == [DEIT, f"{DEIT}+attn_scale", f"{DEIT} #2"]
+    assert all(row[kind]["images_per_second"] > 0 for row in found.data["rows"] for kind in ("inference", "training"))
+    assert found.data["rows"][0]["inference"]["ratio"]["median"] == 1.0
+
+
+def test_a_bench_goes_to_json_and_back(tmp_path: Path) -> None:
+    with pytest.raises(UnsmoothError, match="leave --no-throughput out, or --training"):
+        bench(DEIT, throughput=False, training=True)
+    found = bench(DEIT, throughput=False)
+    assert found.data["rows"][0]["inference"] is None and found.data["rows"][0]["training"] is None
+    found.to_json(tmp_path / "bench.json")
+    again = Bench.from_json(tmp_path / "bench.json")
+    assert again.data == found.data and str(again) == str(found)
+    spent = in_words(found[DEIT]["energy"]["fp32"]["millijoules"])
+    assert repr(found) == f"Bench({DEIT} {spent})" and spent in str(found) and "images/s" not in str(found)
+
+
+def test_tables_fit_80_columns_and_say_what_was_assumed(no_clock: None) -> None:
+    found = bench(
+        [DEIT, f"{DEIT}+adder", f"{DEIT}+attn_scale+feat_scale", HOSTS["hf_vit"]], precision="int8", training=True
+    )
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= 80
+    for words in (
+        "memory traffic",
+        "softmax",
+        "ISSCC 2014",
+        "int8",
+        "+adder",
+        "32 × 32 pixels",
+        "7 interleaved rounds",
+    ):
+        assert words in " ".join(text.split())
+    times = 1 / found[f"{DEIT}+adder"]["energy"]["int8"]["ratio"]
+    assert f"{times:.2f} ×" in text and 2 < times < 4
+
+
+def test_labels_name_the_remedies_alone_on_the_first_host() -> None:
+    names = ["a(depth=2)", "a(depth=2)+adder", "a(depth=24)+adder", "b+adder", "VisionTransformer", "a(depth=2)+no #2"]
+    assert labels(names) == ["a(depth=2)", "+adder", "a(depth=24)+adder", "b+adder", "VisionTransformer", "+no #2"]
+    assert labels(["VisionTransformer", "VisionTransformer #2"]) == ["VisionTransformer", "VisionTransformer #2"]
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "words"),
+    [
+        ([], {}, "nothing to measure"),
+        ([DEIT], {"precision": "fp8"}, "unknown precision"),
+        ([DEIT], {"amp": "half"}, "unknown precision 'half'"),
+        ([DEIT], {"rounds": 0}, "rounds must be at least 1"),
+        ([DEIT], {"batch_size": 0}, "batch size must be at least 1"),
+        ([DEIT, DEIT], {}, "given twice"),
+        ([DEIT], {"image_size": 40, "throughput": False}, r"cannot take images of 40 × 40 pixels.*HOST\(img_size=40\)"),
+        ([DEIT], {"device": "gpu"}, "device gpu cannot be used"),
+        (["deit_tiny_patch16_224(num_classes=0, depth=1)"], {}, "no classification head"),
+        ([f"{DEIT}+nothing"], {}, "unknown remedy"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_timed(
+    models: list[str], options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cost, "throughput", lambda *args, **kwargs: pytest.fail("timed"))
+    with pytest.raises(UnsmoothError, match=words):
+        bench(models, **options)
+
+
+def test_images_of_another_size(no_clock: None) -> None:
+    small, large = (bench(host("convmixer"), image_size=side).data["rows"][0] for side in (56, 112))
+    assert large["size"] == [3, 112, 112] and 3.5 < large["flops"] / small["flops"] < 4.1
+
+
+def test_the_command(no_clock: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = typer.Typer()
+    app.command()(command)
+    arguments = [DEIT, f"{DEIT}+adder", "--precision", "fp16", "--batch-size", "4", "--rounds", "2", "--training"]
+    app([*arguments, "--json", "--out", str(tmp_path / "b.json")], standalone_mode=False)
+    data = json.loads(capsys.readouterr().out)
+    assert data["settings"]["batch_size"] == 4 and data["precision"] == "fp16" and data["kind"] == "bench"
+    assert Bench.from_json(tmp_path / "b.json").data == data
+    app([DEIT, "--no-throughput"], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert "fp32" in printed and "images/s" not in printed
+    with pytest.raises(UnsmoothError, match=r"takes a \.json file"):
+        app([DEIT, "--out", str(tmp_path)], standalone_mode=False)

@@ -1,0 +1,109 @@
+"""Each remedy against its equation in plain NumPy, on a DeiT with trained-like weights and drawn parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support import numpy_vit as ref
+from tests.support.small_hosts import example, host, treat
+
+EQUATIONS: dict[str, tuple[type[ref.Reference], dict[str, object]]] = {
+    "attn_scale": (ref.AttnScale, {}),
+    "feat_scale": (ref.FeatScale, {}),
+    "context_broadcast": (ref.ContextBroadcast, {}),
+    "context_broadcast(position=mid)": (ref.ContextBroadcast, {"position": "mid"}),
+    "context_broadcast(position=front)": (ref.ContextBroadcast, {"position": "front"}),
+    "context_broadcast(branch=attn)": (ref.ContextBroadcast, {"branches": ("attn",)}),
+    "context_broadcast(branch=attn, position=front)": (
+        ref.ContextBroadcast,
+        {"branches": ("attn",), "position": "front"},
+    ),
+    "context_broadcast(branch=attn, position=mid)": (ref.ContextBroadcast, {"branches": ("attn",), "position": "mid"}),
+    "context_broadcast(kind=scaled, branch=both)": (
+        ref.ContextBroadcast,
+        {"kind": "scaled", "branches": ("attn", "mlp")},
+    ),
+    "context_broadcast(kind=gate)": (ref.ContextBroadcast, {"kind": "gate"}),
+    "context_broadcast(kind=hybrid)": (ref.ContextBroadcast, {"kind": "hybrid"}),
+    "augmented_shortcut": (ref.AugmentedShortcut, {}),
+    "augmented_shortcut(scale=0.75, branch=attn)": (ref.AugmentedShortcut, {"scale": 0.75, "branches": ("attn",)}),
+    "augmented_shortcut(count=3, blocks_per_side=2, start=identity)": (ref.AugmentedShortcut, {}),
+    "augmented_shortcut(count=1, blocks_per_side=16)": (ref.AugmentedShortcut, {}),
+    "token_graying": (ref.TokenGraying, {}),
+    "token_graying(epsilon=0.7, rescale=false)": (ref.TokenGraying, {"epsilon": 0.7, "rescale": False}),
+    "token_graying(where=patches)": (ref.TokenGraying, {"where": "patches"}),
+    "token_graying(transform=svd)": (ref.TokenGraying, {"transform": "svd", "epsilon": 0.65}),
+    "token_graying(transform=svd, rescale=false)": (
+        ref.TokenGraying,
+        {"transform": "svd", "epsilon": 0.65, "rescale": False},
+    ),
+    "token_graying(transform=svd, where=patches, epsilon=0.5)": (
+        ref.TokenGraying,
+        {"transform": "svd", "where": "patches", "epsilon": 0.5},
+    ),
+    "adder_attention": (ref.AdderAttention, {}),
+    "adder_attention(identity=false)": (ref.AdderAttention, {"identity": False}),
+    "adder": (ref.Adder, {}),
+    "l2_attention": (ref.L2Attention, {}),
+    "l2_attention(tau=3.0)": (ref.L2Attention, {"tau": 3.0}),
+    "logistic_attention": (ref.LogisticAttention, {}),
+    "diverse_patch": (ref.Reference, {}),  # the host's own; its losses are in test_auxiliary.py
+    "no_skip": (ref.NoSkip, {}),
+    "no_skip(branch=mlp)": (ref.NoSkip, {"branches": ("mlp",)}),
+    "no_skip(branch=both)": (ref.NoSkip, {"branches": ("attn", "mlp")}),
+}
+
+
+def numpy_outputs(
+    kind: type[ref.Reference], settings: dict[str, object], model: torch.nn.Module, x: torch.Tensor
+) -> np.ndarray:
+    state = {name: value.numpy() for name, value in model.state_dict().items()}
+    reference = type(kind.__name__, (kind,), settings)(state, heads=3, patch=8)
+    return reference(x.numpy())
+
+
+def images() -> torch.Tensor:
+    return torch.randn(2, *example("deit")["image"].shape[1:], generator=torch.Generator().manual_seed(5))
+
+
+def test_the_reference_is_the_host() -> None:
+    model = host("deit")
+    with torch.no_grad():
+        assert np.allclose(model(images()).numpy(), numpy_outputs(ref.Reference, {}, model, images()), atol=1e-4)
+
+
+@pytest.mark.parametrize("spec", EQUATIONS)
+def test_a_treated_model_is_its_equation(spec: str) -> None:
+    kind, settings = EQUATIONS[spec]
+    model = treat(host("deit"), spec)
+    expected = numpy_outputs(kind, settings, model, images())
+    with torch.no_grad():
+        actual = model(images()).numpy()
+    assert np.abs(actual - expected).max() < 2e-4 * np.abs(expected).max()
+    with torch.no_grad():
+        double = model.double()(images().double()).numpy()
+    # In double precision nothing but the equation is left. Graying keeps its DCT in at least single precision.
+    assert np.abs(double - expected).max() < 1e-9 * np.abs(expected).max()
+
+
+def test_every_remedy_has_an_equation() -> None:
+    import unsmooth
+
+    assert {spec.partition("(")[0] for spec in EQUATIONS} == set(unsmooth.list_remedies())
+
+
+@pytest.mark.parametrize("kind", ["plain", "scaled"])
+def test_context_broadcasting_at_mid_equals_end(kind: str) -> None:
+    """The same function without dropout: the mean passes the linear layer (for λ: equal over channels)."""
+    mid, end = (treat(host("deit"), f"context_broadcast(position={p}, kind={kind})") for p in ("mid", "end"))
+    if kind == "scaled":
+        for model in (mid, end):
+            for name, value in model.state_dict().items():
+                if name.endswith(".lam"):
+                    value.fill_(0.4)
+        for block in (*mid.blocks, *end.blocks):
+            block.mlp.fc2.bias.data.zero_()  # the scaled mean counts the bias once at mid and 1+λ times at end
+    with torch.no_grad():
+        assert torch.allclose(mid(images()), end(images()), atol=1e-4)

@@ -1,0 +1,182 @@
+"""The page in a real browser: it runs without an error and without a network, and its controls do what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.report.test_diagnosis_page import bare, diagnosis, hostile
+from tests.support.browser import Open, beyond_the_keyboard, browser, overflow, visits
+from unsmooth.report.render import render
+
+__all__ = ["browser"]
+
+
+@pytest.fixture
+def visit(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    """Open a report of diagnoses."""
+    with visits(browser, tmp_path, lambda *diagnoses: render(list(diagnoses), "html")) as go:
+        yield go
+
+
+def pixels(page: Page, canvas: str) -> str:
+    return page.evaluate(f"document.getElementById('{canvas}').toDataURL()")
+
+
+def test_everything_is_drawn(visit):
+    page = visit(diagnosis())
+    assert page.locator("#curves .plot .main-svg").count() >= 3
+    assert page.locator("#bounds .js-plotly-plot").count() == 2
+    assert page.locator("#learned .main-svg").count() >= 2
+    assert page.locator("#grid-panels path").count() == 3 * 4
+    assert page.locator("#film-attention canvas").count() == 4
+    assert page.locator("h1").inner_text().replace("\u2060", "") == "Tokens collapse in blocks 2–3."
+
+
+def test_pickers_change_the_maps(visit):
+    page = visit(diagnosis())
+    seen = [(pixels(page, "map-attention"), pixels(page, "map-similarity"))]
+    for act in (
+        lambda: page.select_option("#map-block", "1"),
+        lambda: page.locator("#film-attention button").nth(2).click(),
+        lambda: page.locator("#map-picture").click(position={"x": 5, "y": 5}),
+        lambda: page.locator("#map-picture").press("ArrowRight"),
+        lambda: page.locator("#map-picture").press("ArrowDown"),
+        lambda: page.select_option("#map-image", "1"),
+        lambda: page.uncheck("#map-over"),
+    ):
+        act()
+        now = (pixels(page, "map-attention"), pixels(page, "map-similarity"))
+        assert now[0] != seen[-1][0] and now[1] != seen[-1][1]
+        seen.append(now)
+    assert page.input_value("#map-block") == "2"  # the strip of pictures picks a block as well
+    assert page.locator("#map-query").inner_text() == "Query patch in row 2, column 2"
+    page.select_option("#map-head", "1")
+    assert pixels(page, "map-attention") != seen[-1][0]
+    assert pixels(page, "map-similarity") == seen[-1][1]  # tokens have no heads
+
+
+def test_charts_follow_their_controls(visit):
+    page = visit(diagnosis())
+    traces = "document.querySelector('#curve-{}  .plot').data.length"
+    plain = page.evaluate(traces.format("token_cosine"))
+    page.uncheck("#show-spread")
+    assert page.evaluate(traces.format("token_cosine")) == plain - 1
+    page.uncheck("#show-start")
+    assert page.evaluate(traces.format("token_cosine")) == 1
+    page.check("#show-parts")
+    assert page.evaluate(traces.format("token_cosine")) == 2
+    page.select_option("#curve-attention_cosine select", label="by head")
+    assert page.evaluate(traces.format("attention_cosine")) == 3
+    page.select_option("#curve-layer_cka select", label="matrix")
+    assert page.evaluate("document.querySelector('#curve-layer_cka .plot').data[0].type") == "heatmap"
+    page.check("#show-range")
+    page.uncheck("#show-parts")
+    assert page.evaluate("document.querySelector('#curve-token_cosine .plot').layout.yaxis.range") == [0, 1]
+
+
+def test_a_panel_is_shown_large(visit):
+    page = visit(diagnosis())
+    page.locator("#grid-panels .panel").nth(5).click()  # the second head of the second block
+    assert (page.input_value("#grid-block"), page.input_value("#grid-head")) == ("1", "1")
+    assert page.evaluate("document.getElementById('grid-detail').data.length") == 1
+    page.select_option("#grid-head", "all")
+    assert page.evaluate("document.getElementById('grid-detail').data.length") == 3
+    before = page.locator("#grid-panels path").first.get_attribute("d")
+    page.select_option("#grid-which", "1")
+    assert page.locator("#grid-panels path").first.get_attribute("d") != before
+
+
+def test_theme_follows_the_system_and_the_button(visit):
+    ground = "getComputedStyle(document.body).backgroundColor"
+    ink = "document.querySelector('#curves .plot').layout.font.color"
+    light, dark = visit(diagnosis()), visit(diagnosis(), scheme="dark")
+    assert light.evaluate(ground) != dark.evaluate(ground)
+    light_ground, light_ink = light.evaluate(ground), light.evaluate(ink)
+    light.click("#theme")
+    assert light.evaluate(ground) == dark.evaluate(ground)
+    assert light.evaluate(ink) == dark.evaluate(ink) != light_ink
+    light.click("#theme")
+    assert light.evaluate(ground) == light_ground
+
+
+def test_the_keyboard_reaches_every_control(visit):
+    page = visit(diagnosis("first"), diagnosis("second"))
+    wanted = {
+        "skip-link", "theme", "strip-numbers", "show-spread", "show-parts", "grid-block", "grid-head", "map-model",
+        "map-image", "map-block", "map-head", "map-picture", "map-over", "control model-toggle",
+    }  # fmt: skip
+    assert beyond_the_keyboard(page, wanted, 150) == set()
+
+
+def test_cells_tell_their_value(visit):
+    page = visit(diagnosis())
+    cells = page.locator(".cell")
+    cells.first.hover()
+    assert page.locator("#tip").inner_text() == "token similarity, block 0: 0.200 ± 0.0500 (8 images)"
+    cells.first.focus()
+    page.keyboard.press("ArrowRight")
+    assert "block 1: 0.300" in page.locator("#tip").inner_text()
+    page.click("#strip-table .name a >> nth=0")
+    assert page.url.endswith("#curve-token_cosine")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_no_width_makes_the_page_scroll_sideways(visit, count):
+    long = "vit_small_patch16_224(depth=24, img_size=224)+attn_scale+feat_scale+context_broadcast(position=mid)"
+    page = visit(*[diagnosis(long, blocks=24)] * count, width=360)
+    assert overflow(page) <= 0
+    page.check("#strip-numbers")
+    page.check("#show-parts")
+    for width in (360, 768, 1600):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert overflow(page) <= 0, width
+
+
+def test_names_of_others_are_shown_and_not_run(visit):
+    page = visit(hostile(), hostile())
+    page.select_option("#map-image", "0")
+    page.check("#show-parts")
+    page.locator("#curves .plot").first.hover()
+    assert page.locator("main img").count() == 0
+    assert "<img src=x onerror=alert(1)>" in page.locator("#verdict").inner_text()
+    assert page.locator("#map-image option").first.inner_text().startswith("<img src=x")
+
+
+def test_several_models_can_be_told_apart_and_hidden(visit):
+    page = visit(diagnosis("first"), diagnosis("second", blocks=6))
+    names = "document.querySelector('#curve-token_cosine .plot').data.map(t => t.name).filter(Boolean)"
+    assert page.locator(".model-toggle").all_inner_texts() == ["A\nfirst", "B\nsecond"]
+    assert {"A", "B"} <= set(page.evaluate(names))
+    page.locator(".model-toggle").nth(1).click()
+    assert "B" not in page.evaluate(names)
+    page.select_option("#map-model", "1")
+    assert page.locator("#film-attention canvas").count() == 6
+
+
+def test_a_page_without_data_runs(visit):
+    page = visit(bare())
+    assert page.locator(".empty").count() >= 5
+
+
+def test_blocks_without_maps_still_show_similarity(visit):
+    d = diagnosis()
+    for sample in d["samples"]:
+        for block in ("0", "3"):
+            del sample["blocks"][block]["maps"]
+        sample["blocks"]["2"] = {}
+        sample["blocks"] = {b: entry for b, entry in sample["blocks"].items() if entry}
+    page = visit(d)
+    assert page.locator("#film-attention canvas").count() == 1
+    assert page.locator("#film-similarity canvas").count() == 3
+
+
+def test_print_is_light_and_without_controls(visit):
+    page = visit(diagnosis(), scheme="dark")
+    assert page.pdf(format="A4").startswith(b"%PDF")
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.locator("#theme").is_visible() and not page.locator("#map-block").is_visible()

@@ -1,0 +1,153 @@
+"""Small instances of every host family that must work, with weights that look trained.
+
+A fresh host proves little: heads of zeros, layer scales of 1e-5 and attention that is all but uniform hide
+mistakes. Every weight is drawn anew, so that attention is sharp and every branch matters.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+import unsmooth
+from unsmooth.hosts.inputs import Example, example_input, first_tensor, run
+
+_TIMM = "img_size=32, patch_size=8, embed_dim=48, depth=2, num_classes=5"
+_HF = "num_hidden_layers=2, hidden_size=48, num_attention_heads=3, image_size=32, patch_size=8"
+
+HOSTS: dict[str, str] = {
+    "deit": f"deit_tiny_patch16_224({_TIMM})",
+    "deit_distilled": f"deit_tiny_distilled_patch16_224({_TIMM})",
+    "deit3": f"deit3_small_patch16_224({_TIMM}, num_heads=3)",
+    "dinov2": f"vit_small_patch14_dinov2({_TIMM}, num_heads=3)",
+    "dinov2_registers": f"vit_small_patch14_reg4_dinov2({_TIMM}, num_heads=3)",
+    "cait": f"cait_xxs24_224({_TIMM}, num_heads=3)",
+    "swin": "swin_tiny_patch4_window7_224(depths=[2, 1], num_heads=[2, 4], img_size=56, embed_dim=16, num_classes=5)",
+    "pvt_v2": "pvt_v2_b0(depths=[1, 1, 1, 1], embed_dims=[8, 16, 40, 64], num_classes=5)",
+    "beit": f"beit_base_patch16_224({_TIMM}, num_heads=3)",
+    "eva02": f"eva02_tiny_patch14_224({_TIMM}, num_heads=3)",
+    "hf_vit": f"hf:vit({_HF}, intermediate_size=96)",
+    "hf_deit": f"hf:deit({_HF}, intermediate_size=96)",
+    "hf_dinov2": f"hf:dinov2({_HF})",
+    "hf_clip": f"hf:clip_vision_model({_HF}, intermediate_size=96)",
+    "hf_swin": "hf:swin(image_size=56, embed_dim=16, depths=[2, 1], num_heads=[2, 4], window_size=7)",
+    "hf_vilt": f"hf:vilt({_HF}, intermediate_size=96)",
+}
+# torchvision's builders fix width and depth: the class takes them, and a model object needs no spec.
+TORCHVISION = ("torchvision_vit", "torchvision_swin")
+CONVMIXER = "convmixer"
+ALL = (*HOSTS, *TORCHVISION)
+
+
+def _torchvision(name: str) -> nn.Module:
+    from torchvision.models import SwinTransformer, VisionTransformer
+
+    if name == "torchvision_vit":
+        return VisionTransformer(32, 8, 2, 3, 48, 96, num_classes=5)
+    return SwinTransformer([4, 4], 16, [2, 1], [2, 4], [7, 7], stochastic_depth_prob=0.0, num_classes=5)
+
+
+def look_trained(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Draw every parameter anew: sharp attention, gains around one, no zero heads."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        draw = torch.randn(parameter.shape, generator=generator)
+        gain = parameter.ndim < 2 and ("norm" in name or "ls" in name or "gamma" in name or "ln" in name)
+        if gain and not name.endswith("bias"):
+            parameter.data = 1 + 0.2 * draw
+        elif parameter.ndim < 2:
+            parameter.data = 0.2 * draw
+        else:
+            parameter.data = 1.3 * draw / parameter[0].numel() ** 0.5
+    return model
+
+
+@cache
+def _prototype(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    if name == CONVMIXER:
+        from timm.models.convmixer import ConvMixer
+
+        return look_trained(ConvMixer(16, 2, kernel_size=3, patch_size=8, num_classes=5)).eval()
+    if name in TORCHVISION:
+        model = _torchvision(name)
+        model.image_size = 56 if name == "torchvision_swin" else 32
+    else:
+        model = unsmooth.create_model(HOSTS[name])
+    return look_trained(model).eval()
+
+
+def host(name: str) -> nn.Module:
+    """A fresh copy of a small host, in eval mode."""
+    return copy.deepcopy(_prototype(name))
+
+
+@cache
+def example(name: str) -> Example:
+    return example_input(_prototype(name))
+
+
+@torch.no_grad()
+def outputs(model: nn.Module, name: str, images: int = 2) -> Tensor:
+    """What a host gives for two images; random hosts (ViLT shuffles its patches) are seeded."""
+    inputs = {key: value.repeat(images, *(1,) * (value.ndim - 1)) for key, value in example(name).items()}
+    generator = torch.Generator().manual_seed(1)
+    for key, value in inputs.items():
+        if value.is_floating_point():
+            inputs[key] = torch.randn(value.shape, generator=generator).to(value.dtype)
+    torch.manual_seed(2)
+    out = first_tensor(run(model, inputs))
+    assert out is not None
+    return out
+
+
+def treat(model: nn.Module, spec: str, seed: int = 3) -> nn.Module:
+    """Apply remedies, a + between them, and draw their parameters: at its start a remedy proves nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for remedy in spec.split("+"):
+            unsmooth.apply(model, remedy)
+    generator = torch.Generator().manual_seed(seed)
+    for _, part in unsmooth.parts(model):
+        for parameter in part.parameters():
+            parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator).to(parameter)
+    return model
+
+
+# One canonical case for each remedy first, then its other forms.
+CASES: tuple[str, ...] = (
+    "attn_scale",
+    "feat_scale",
+    "augmented_shortcut",
+    "token_graying",
+    "adder_attention",
+    "adder",
+    "context_broadcast",
+    "l2_attention",
+    "logistic_attention",
+    "no_skip",
+    "diverse_patch",
+    "augmented_shortcut(start=identity, branch=attn)",
+    "augmented_shortcut(scale=0.75, branch=mlp, count=3, blocks_per_side=2)",
+    "token_graying(transform=svd)",
+    "token_graying(where=patches, epsilon=0.8)",
+    "adder_attention(identity=false)",
+    "context_broadcast(kind=scaled, branch=both)",
+    "context_broadcast(kind=gate)",
+    "context_broadcast(kind=hybrid, branch=attn)",
+    "context_broadcast(position=mid)",
+    "context_broadcast(position=front, branch=attn)",
+    "l2_attention(tau=3.0)",
+    "no_skip(branch=both)",
+    "attn_scale(blocks=1)",
+)
+# Pairs that make no sense, with the word that the reason must contain. Everything else must work.
+REFUSED: dict[tuple[str, str], str] = {
+    **{(host, case): "class token" for host in ("cait", "swin", "pvt_v2", "hf_swin", "torchvision_swin")
+       for case in ("context_broadcast(kind=gate)", "context_broadcast(kind=hybrid, branch=attn)")},
+    ("pvt_v2", "token_graying(where=patches, epsilon=0.8)"): "overlap",
+}  # fmt: skip

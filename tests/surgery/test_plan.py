@@ -1,0 +1,60 @@
+"""A plan is what is done, with the published counts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import unsmooth
+from tests.support.small_hosts import host
+from tests.surgery.test_laws import fingerprint
+
+
+@pytest.mark.parametrize("remedy", [*unsmooth.list_remedies(), "augmented_shortcut(scale=0.5, branch=mlp)"])
+@pytest.mark.parametrize("name", ["deit", "torchvision_swin"])
+def test_a_plan_is_what_is_done(name: str, remedy: str) -> None:
+    model = host(name)
+    old = sum(p.numel() for p in model.parameters())
+    planned = unsmooth.plan(model, remedy)
+    assert unsmooth.apply(model, remedy) == planned
+    assert sum(p.numel() for p in model.parameters()) - old == planned.parameters
+    changed = {at for at, cls in fingerprint(model)["classes"] if hasattr(cls, "_unsmooth_host")}
+    hooked = {at for at, module in model.named_modules() if module._forward_hooks or module._forward_pre_hooks}
+    # A stand-in for a linear layer is planned by its weight, and hangs on the block that holds it.
+    weights = {site for site in planned.sites if site.endswith("weight")}
+    holders = {min((at for at in changed if weight.startswith(at + ".")), key=len) for weight in weights}
+    assert changed | hooked == {*planned.sites} - weights | holders
+
+
+@pytest.fixture(scope="module")
+def deit_small() -> nn.Module:
+    with torch.device("meta"):  # a plan needs sizes only
+        return unsmooth.create_model("deit_small_patch16_224")
+
+
+@pytest.mark.parametrize(
+    ("remedy", "parameters", "flops"),
+    [
+        ("augmented_shortcut", 92_160, None),
+        ("attn_scale", 12 * 6, 12 * 3 * 197 * 384),
+        ("feat_scale", 12 * 2 * 384, 12 * 3 * 197 * 384),
+        ("context_broadcast", 0, 12 * 3 * 197 * 384),
+        ("context_broadcast(position=mid)", 0, 12 * 3 * 197 * 4 * 384),
+        ("context_broadcast(kind=scaled)", 12 * 384, 12 * 2 * 197 * 384),
+        ("no_skip", 0, 0),
+    ],
+)
+def test_published_counts_of_deit_small(deit_small: nn.Module, remedy: str, parameters: int, flops: int | None) -> None:
+    planned = unsmooth.plan(deit_small, remedy)
+    assert planned.parameters == parameters
+    assert flops is None or planned.flops == flops
+    assert f"{parameters:,} new parameters" in str(planned)
+    assert len(planned.blocks) == 12
+
+
+def test_a_plan_tells_where_it_does_not_work() -> None:
+    planned = unsmooth.plan(host("pvt_v2"), "adder_attention")
+    first, *rest = str(planned).split("\n")
+    assert first.startswith("adder_attention: 1 sites")
+    assert [line.split(":")[0] for line in rest] == [f"  not on block {i}" for i in (0, 1, 2)]

@@ -1,0 +1,118 @@
+"""Two processes train as one does with the same global batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.support.runs import HOST, SMALL, ended, in_child, small_run
+from unsmooth import UnsmoothError
+from unsmooth.training.distributed import join_processes
+from unsmooth.training.run_dir import RunFolder
+
+MIXED = {**SMALL, "mixup": 0.8, "cutmix": 1.0, "erasing": 0.5, "repeated_augmentation": 3, "ema": 0.9, "accumulate": 2}
+
+
+def free_port() -> int:
+    with socket.socket() as meeting:
+        meeting.bind(("127.0.0.1", 0))
+        return int(meeting.getsockname()[1])
+
+
+def together(out, world, spec=HOST, fields=None, **options):
+    """A run by several processes, which meet as torchrun would have them meet."""
+    port = str(free_port())
+
+    def work(rank):
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1",
+                          MASTER_PORT=port)  # fmt: skip
+        small_run(out, spec, fields, **options)
+
+    children = [in_child(lambda rank=rank: work(rank)) for rank in range(world)]
+    return [ended(child) for child in children]
+
+
+def lines(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def alike(one, other):
+    for a, b in zip(lines(one), lines(other), strict=True):
+        assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-5)
+        assert a["val_loss"] == pytest.approx(b["val_loss"], rel=1e-4)
+        assert a["lr"] == b["lr"]
+    a, b = (load_file(run / "last" / "model.safetensors") for run in (one, other))
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], atol=2e-4, rtol=2e-3)
+
+
+@pytest.mark.parametrize("spec", [HOST + "+attn_scale+feat_scale", HOST + "+diverse_patch(cosine=0.5)"])
+def test_two_processes_give_the_losses_of_one(tmp_path, spec):
+    small_run(tmp_path / "one", spec, MIXED)
+    assert together(tmp_path / "two", 2, spec, MIXED) == [0, 0]
+    alike(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_torchrun_gives_the_losses_of_one(tmp_path):
+    fields = [f"--{name.replace('_', '-')}={value}" for name, value in MIXED.items()]
+    small_run(tmp_path / "one", HOST, MIXED)
+    subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "unsmooth",
+         "train", HOST, "--data", "digits", "--out", str(tmp_path / "two"), *fields],
+        check=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    alike(tmp_path / "one", tmp_path / "two")
+
+
+def test_shares_must_be_equal(tmp_path):
+    assert together(tmp_path, 2, fields={"batch_size": 33}) == [1, 1]
+    assert not any(tmp_path.iterdir())
+
+
+DINO = (
+    "hf:dinov2(image_size=8, patch_size=2, num_channels=1, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)"
+)
+
+
+@pytest.mark.parametrize("spec", [DINO, HOST + "+adder"])
+def test_parameters_that_the_loss_leaves_out_are_no_trouble(tmp_path, spec):
+    assert together(tmp_path, 2, spec, {"epochs": 1}) == [0, 0]
+
+
+def test_one_that_cannot_write_stops_all(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert together(tmp_path / "file" / "run", 2) == [1, 1]
+
+
+def test_processes_must_share_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(RunFolder, "done", property(lambda self: os.environ.get("RANK") == "1"))
+    assert together(tmp_path, 2) == [1, 1]
+
+
+def test_a_port_in_use_is_one_line(monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        for name, value in {
+            "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(taken.getsockname()[1]),
+        }.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        with pytest.raises(UnsmoothError, match="port for the processes to meet at is in use"):
+            join_processes("cpu")
+
+
+def test_devices_that_are_not_there_are_named():
+    with pytest.raises(UnsmoothError, match="unknown device 'gpu'"):
+        join_processes("gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(UnsmoothError, match="there is no device 'cuda' here"):
+            join_processes("cuda")

@@ -1,0 +1,79 @@
+"""The interval of a difference: against a plain bootstrap, and by how often it covers the truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from unsmooth.trials.statistics import paired_difference
+
+
+def correct(chance, seeds, images, base, effect=0.0, seed_sd=0.0):
+    """Two arms on the same images: each image has its own difficulty, each run its own luck."""
+    difficulty = chance.normal(0, 1.0, images)
+    arms = []
+    for shift in (effect, 0.0):
+        luck = chance.normal(0, seed_sd, (seeds, 1))
+        p = np.clip(base + shift + luck + 0.15 * difficulty, 0.02, 0.98)
+        arms.append(chance.random((seeds, images)) < p)
+    return arms
+
+
+def test_one_seed_is_the_paired_bootstrap_over_images():
+    chance = np.random.default_rng(1)
+    ours, base = correct(chance, 1, 500, 0.6, 0.05)
+    found = paired_difference(ours, base)
+    d = ours[0].astype(float) - base[0]
+    draws = [d[chance.integers(0, 500, 500)].mean() for _ in range(10_000)]
+    assert found.mean == pytest.approx(d.mean())
+    assert (found.low, found.high) == pytest.approx(np.quantile(draws, [0.025, 0.975]), abs=3e-3)
+
+
+def test_seeds_alone_give_the_t_interval():
+    # Every image of a run is right or wrong together with the others: only seeds vary.
+    by_seed = np.array([0.02, 0.05, 0.01, 0.03, 0.06, 0.02, 0.04, 0.03])
+    images = 100
+    base = np.zeros((8, images), dtype=bool)
+    ours = np.arange(images) < (by_seed[:, None] * images)
+    found = paired_difference(ours, base)
+    half = stats.t.ppf(0.975, 7) * by_seed.std(ddof=1) / np.sqrt(8)
+    seeds_only = (by_seed.mean() - half, by_seed.mean() + half)
+    assert found.low <= seeds_only[0] + 0.003
+    assert found.high >= seeds_only[1] - 0.003
+
+
+@pytest.mark.parametrize(("seeds", "seed_sd"), [(3, 0.0), (3, 0.03), (5, 0.02)])
+def test_the_interval_covers_a_difference_as_often_as_it_says(seeds, seed_sd):
+    chance = np.random.default_rng(seeds)
+    hits = 0
+    for _ in range(200):
+        ours, base = correct(chance, seeds, 400, 0.5, 0.04, seed_sd)
+        found = paired_difference(ours, base, draws=1000)
+        hits += found.low <= 0.04 <= found.high
+    assert hits / 200 >= 0.92  # 0.95 within the error of 200 trials; more is allowed: it errs on the wide side
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 4), st.integers(2, 60), st.integers(0, 10_000))
+def test_an_interval_holds_its_mean_and_turns_round(seeds, images, number):
+    chance = np.random.default_rng(number)
+    ours, base = chance.random((2, seeds, images)) < 0.5
+    one, other = paired_difference(ours, base, draws=400), paired_difference(base, ours, draws=400)
+    assert one.low <= one.mean <= one.high or np.isclose(one.low, one.high)
+    assert one.mean == pytest.approx(-other.mean)
+    assert len(one.by_seed) == seeds
+    same = paired_difference(ours, ours, draws=100)
+    assert (same.mean, same.low, same.high, same.shown) == (0, 0, 0, False)
+
+
+def test_words():
+    chance = np.random.default_rng(0)
+    base = chance.random((3, 2000)) < 0.5
+    better = base | (chance.random((3, 2000)) < 0.2)
+    found = paired_difference(better, base)
+    assert found.shown and found.text.startswith("+") and "points (" in found.text
+    assert paired_difference(base, better).text.startswith("−")
+    assert paired_difference(base, chance.random((3, 2000)) < 0.5).text.startswith("no difference shown (−")

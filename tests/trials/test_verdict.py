@@ -1,0 +1,54 @@
+"""What a trial found, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from unsmooth.trials.verdict import judge
+
+
+def arm(name, mean=None, shown=True, failed=(), seeds=3):
+    runs = [{"seed": s, "failed": "block 1 went first" if s in failed else None} for s in range(seeds)]
+    d = None if mean is None else {"mean": mean, "shown": shown, "text": "the text"}
+    return {"name": name, "difference": d, "runs": runs, "top1": {"mean": 0.5, "sd": 0.01 if seeds > 1 else None}}
+
+
+def verdict(*others, seeds=3, **base):
+    return judge({"arms": [arm("plain", seeds=seeds, **base), *others], "seeds": list(range(seeds))})
+
+
+@pytest.mark.parametrize(
+    ("others", "text"),
+    [
+        ([arm("a", 0.1)], "a is better than plain on this data and budget, with 3 seeds."),
+        ([arm("a", -0.1), arm("b", -0.2)], "a and b are worse than plain on this data and budget, with 3 seeds."),
+        ([arm("a", 0.1, False)], "No difference to plain shown for a on this data and budget, with 3 seeds."),
+        ([arm(n, 0.1, False) for n in "abcd"],
+         "No difference to plain shown for any of the 4 arms on this data and budget, with 3 seeds."),
+        ([arm("x", 0.1), *(arm(n, 0.1, False) for n in "abcd")],
+         "x is better than plain; no difference to plain shown for the other 4 arms on this data and budget, "
+         "with 3 seeds."),
+    ],
+)  # fmt: skip
+def test_one_sentence(others, text):
+    assert verdict(*others)["text"] == text
+
+
+def test_an_arm_that_failed_with_a_seed_is_never_better():
+    found = verdict(arm("a", 0.3, failed=(0, 2)))
+    assert found["text"].startswith("a did not finish with every seed")
+    assert found["lines"][1] == "a: 50.0 ± 1.0 % top-1, the text; 2 of 3 runs failed (seed 0, 2): block 1 went first."
+    assert "better" not in verdict(arm("a", 0.3), failed=(1,))["text"]
+
+
+def test_one_seed_speaks_of_runs_not_of_methods():
+    found = verdict(arm("a", 0.3, seeds=1), seeds=1)
+    assert found["text"] == "a did better than plain in the only run on this data and budget, with 1 seed."
+    assert "luck" in found["lines"][-1]
+
+
+def test_nothing_to_compare_with():
+    found = judge(
+        {"arms": [{**arm("plain", failed=(0, 1, 2)), "top1": {"mean": None, "sd": None}}], "seeds": [0, 1, 2]}
+    )
+    assert "nothing to compare with" in found["text"] and "3 of 3 runs failed" in found["lines"][0]

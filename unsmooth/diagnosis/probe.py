@@ -1,0 +1,155 @@
+"""Streams the tokens, residual sums and attention maps of a forward pass to callbacks, block by block.
+
+Nothing is kept: a callback sees what passes and takes what it wants, and one block's maps are gone before the
+next block's are made. On a treated model the map is the effective one. Observing changes nothing: same outputs,
+same training flags, and no hook is left, also after an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from unsmooth.hosts.anatomy import Anatomy, Attention, Block
+from unsmooth.hosts.inputs import first_tensor
+from unsmooth.seam.intercept import AttentionCall, Seam, residual_side
+from unsmooth.seam.patched import is_muted, muted, watchers
+from unsmooth.surgery.plan import anatomy_of
+
+OnTokens = Callable[[Block, Tensor], None]
+OnJoin = Callable[[Block, str, Tensor, Tensor, Tensor], None]
+OnAttention = Callable[[Block, Attention, AttentionCall], None]
+
+
+class _Observer(Seam):
+    """Passes everything on, and tells whose it is: the block and the attention that run."""
+
+    def __init__(self, cores: dict[str, tuple[Block, Attention]], tell: OnAttention | None, tell_join: OnJoin | None):
+        super().__init__()
+        self.cores, self.tell, self.tell_join = cores, tell, tell_join
+        self.running: list[str] = []
+        self.block: Block | None = None
+        self.stream: list[Tensor | None] = []  # the residual stream of the block that runs, under all its names
+        self.joined = 0
+
+    def enter(self, block: Block, x: Tensor | None) -> None:
+        self.block, self.stream, self.joined = block, [x], 0
+
+    def attention(self, call: AttentionCall) -> None:
+        self.weights = None  # a treated softmax has met its values without us
+        if self.running and self.tell is not None:
+            with muted():
+                self.tell(*self.cores[self.running[-1]], call)
+
+    def join(self, x: Tensor, branch: Tensor, out: Tensor) -> None:
+        assert self.block is not None
+        labels = self.block.joins
+        which = labels[self.joined] if self.joined < len(labels) else "other"
+        self.joined += 1
+        self.stream = [out]
+        if self.tell_join is not None:
+            with muted():
+                self.tell_join(self.block, which, x, branch, out)
+
+    def on_attention(self, call: AttentionCall) -> Tensor:
+        self.attention(call)
+        return super().on_attention(call)
+
+    def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        side = residual_side(self.stream, args) if self.block is not None and not kwargs else None
+        if side is None:
+            return super().on_add(func, args, kwargs)
+        before = args[side]
+        if self.tell_join is not None and func in IN_PLACE:
+            before = before.clone()
+        out = super().on_add(func, args, kwargs)
+        self.join(before, args[1 - side], out)
+        return out
+
+    def on_alias(self, source: Tensor, result: Tensor) -> None:
+        if any(source is known for known in self.stream):
+            self.stream.append(result)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if is_muted():  # a treatment's or a callback's own arithmetic is no attention of the host
+            return func(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+IN_PLACE = {Tensor.add_, Tensor.__iadd__}
+
+
+@contextmanager
+def probe(
+    model: nn.Module,
+    on_tokens: OnTokens | None = None,
+    on_attention: OnAttention | None = None,
+    anatomy: Anatomy | None = None,
+    on_input: OnTokens | None = None,
+    on_join: OnJoin | None = None,
+) -> Iterator[Anatomy]:
+    """Within the context, every forward pass of `model` is observed.
+
+    `on_input(block, x)` and `on_tokens(block, x)` get each block's input and output; `on_join(block, branch, x, f,
+    sum)` each residual sum, with what the branch `attn`, `mlp` or `other` adds; `on_attention(block, attention,
+    call)` each attention, whose `call.map()` is made only if it is asked for.
+    """
+    anatomy = anatomy or anatomy_of(model)
+    cores = {a.core: (block, a) for block in anatomy.blocks for a in block.attentions}
+    observer = _Observer(cores, on_attention, on_join)
+    handles: list[Any] = []
+
+    def enter_block(block: Block) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            x = first_tensor((args, kwargs))
+            observer.enter(block, x)
+            if x is not None and on_input is not None:
+                with muted():
+                    on_input(block, x)
+
+        return hook
+
+    def leave_block(block: Block) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            observer.block = None
+            observer.stream = []
+            tokens = first_tensor(output)
+            if tokens is not None and on_tokens is not None:
+                with muted():
+                    on_tokens(block, tokens)
+
+        return hook
+
+    def enter_core(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any) -> None:
+            observer.running.append(name)
+            observer.weights = None  # a softmax of another module is no map of this one
+
+        return hook
+
+    def leave_core(module: nn.Module, args: Any, output: Any) -> None:
+        observer.running.pop()
+
+    try:
+        for block in anatomy.blocks:
+            module = model.get_submodule(block.name)
+            handles.append(module.register_forward_pre_hook(enter_block(block), with_kwargs=True))
+            handles.append(module.register_forward_hook(leave_block(block)))
+        if on_attention is None and on_join is None:
+            yield anatomy
+            return
+        for core in cores:
+            module = model.get_submodule(core)
+            handles.append(module.register_forward_pre_hook(enter_core(core)))
+            handles.append(module.register_forward_hook(leave_core, always_call=True))
+        watchers.append(observer)
+        with observer:
+            yield anatomy
+    finally:
+        for handle in handles:
+            handle.remove()
+        if observer in watchers:
+            watchers.remove(observer)

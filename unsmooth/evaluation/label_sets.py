@@ -1,0 +1,98 @@
+"""Class lists and label sets of ImageNet, from what timm ships, and images whose labels are indices of its classes."""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from dataclasses import replace
+from functools import cache
+
+from unsmooth.data.images import Images, chosen
+from unsmooth.errors import UnsmoothError
+
+CLASSES = 1000
+VALIDATION_IMAGES = 50_000
+SYNSET = re.compile(r"n\d{8}")
+VALIDATION_NAME = re.compile(r"ILSVRC2012_val_(\d{8})\b")
+
+
+@cache
+def synsets(subset: str = "imagenet") -> tuple[str, ...]:
+    """The class names of ImageNet in order of index, or of a subset: imagenet_a, imagenet_r."""
+    text = pkgutil.get_data("timm.data", f"_info/{subset}_synsets.txt")
+    assert text is not None
+    return tuple(text.decode().split())
+
+
+@cache
+def index_of_synset() -> dict[str, int]:
+    return {name: i for i, name in enumerate(synsets())}
+
+
+def subset_indices(subset: str) -> tuple[int, ...]:
+    return tuple(sorted(index_of_synset()[name] for name in synsets(subset)))
+
+
+def relabel(images: Images, index: dict[str, int]) -> Images:
+    """Images whose labels are what their class names stand for."""
+    read, names = images.labels, images.classes
+    assert read is not None and names
+    return replace(images, labels=lambda i: index[names[read(i)]], classes=())
+
+
+def with_imagenet_labels(images: Images, within: str = "imagenet") -> Images:
+    """Images from folders named by synset, or by number from 0 to 999, with ImageNet's indices as labels.
+
+    Numbers count as numbers: folder 10 is class 10, though its name comes before 2. `within`: the synsets must be of
+    this subset.
+    """
+    names = images.classes
+    if not names:
+        raise UnsmoothError(
+            f"{images.name} has no class folders: name them by synset (n01440764, …) or number (0 to 999)"
+        )
+    if all(name.isdecimal() and int(name) < CLASSES for name in names):
+        allowed = set(subset_indices(within))
+        index = {name: int(name) for name in names}
+        odd = [name for name in names if int(name) not in allowed]
+    else:
+        index, allowed_names = index_of_synset(), set(synsets(within))
+        odd = [name for name in names if name not in allowed_names]
+    if odd:
+        kind = "a synset of ImageNet-1k or a number from 0 to 999" if within == "imagenet" else f"a class of {within}"
+        raise UnsmoothError(f"{images.name}: the folder {odd[0]!r} is not {kind}")
+    return relabel(images, index)
+
+
+def check_imagenet_model(classes: int, test: str) -> None:
+    if classes != CLASSES:
+        raise UnsmoothError(f"{test} needs a model of ImageNet's {CLASSES} classes, and this one has {classes}")
+
+
+@cache
+def real_labels() -> dict[str, list[int]]:
+    """Reassessed labels by file name of a validation image; some images have several, some none."""
+    from timm.data import RealLabelsImagenet
+
+    found: dict[str, list[int]] = RealLabelsImagenet([""] * VALIDATION_IMAGES).real_labels
+    return found
+
+
+def with_real_labels(images: Images) -> tuple[Images, list[frozenset[int]]]:
+    """The images that have reassessed labels, and these labels by place. They are found by file name alone."""
+    places, accepted = [], []
+    for i in range(images.count):
+        name = images.item(i)
+        found = VALIDATION_NAME.search(name.rsplit("/", 1)[-1])
+        key = f"ILSVRC2012_val_{found[1]}.JPEG" if found else ""
+        if key not in real_labels():
+            raise UnsmoothError(
+                f"{images.name}: {name!r} is not named as ImageNet's validation images are "
+                "(ILSVRC2012_val_00000001.JPEG, …), by which ReaL finds labels"
+            )
+        if labels := real_labels()[key]:
+            places.append(i)
+            accepted.append(frozenset(labels))
+    if not places:
+        raise UnsmoothError(f"none of the {images.count} images of {images.name} has a label in ReaL")
+    return replace(chosen(images, places), labels=lambda i: min(accepted[i]), classes=()), accepted

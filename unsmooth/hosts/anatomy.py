@@ -1,0 +1,329 @@
+"""What a host is made of: its blocks, their branches, attention, residual sums and patch tokens.
+
+An anatomy is read off one forward pass (`unsmooth.hosts.trace`), so a family needs no line here as long as its
+attention passes the seam. It holds names and sizes only, no module: it survives copies and serialises.
+The few tables below are all that this project knows about families.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from unsmooth.errors import Refusal, UnsmoothError
+from unsmooth.hosts.inputs import Example, example_input
+from unsmooth.hosts.patch_embed import Patches, Port, find_patches, parents
+from unsmooth.hosts.trace import AttentionEvent, LinearEvent, ModuleCall, Trace, trace
+
+CLASS_TOKENS = ("cls_token", "class_token", "class_embedding")
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+# Blocks of hosts without attention: the class that holds the skip around the token mixer.
+ATTENTION_FREE_BLOCKS = ("timm.models.convmixer.Residual",)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One attention of a block. `core` is the module that runs it, `kind` the label of its map."""
+
+    core: str
+    kind: str  # global, windowed, pooled-kv, class-query, channel or opaque
+    via: str  # sdpa (fused) or softmax (explicit)
+    heads: int
+    head_axis: int  # counted from the end
+    queries: int
+    keys: int
+    head_channels: int
+    value_channels: int
+    images: int = 1  # maps an image: 1, or the number of windows
+    product: int = 0
+    scale_q: float = 1.0
+    scale_k: float = 1.0
+    scale_after: float = 1.0
+    odd_scores: str = ""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer of a block, by the name of its weight; `parts` > 1 where it makes q, k and v at once."""
+
+    weight: str
+    inputs: int
+    outputs: int
+    parts: int = 1
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Attention or MLP branch. Ports that a remedy needs and the host lacks are None, with a reason."""
+
+    module: str | None  # the module that is the whole branch, if one is
+    channels: int
+    hidden: int
+    linears: tuple[Linear, ...]
+    front: Port | None
+    mid: Port | None
+    end: Port | None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def port(self, position: str) -> Port:
+        port: Port | None = getattr(self, position)
+        if port is None:
+            raise Refusal(self.reasons.get(position, f"it has no {position} position"))
+        return port
+
+
+@dataclass(frozen=True)
+class Block:
+    index: int
+    name: str
+    tokens: int
+    channels: int
+    class_token: bool
+    attentions: tuple[Attention, ...]
+    attn: Branch | None
+    mlp: Branch | None
+    joins: tuple[str, ...]  # the branch of each residual sum: attn, mlp or other
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def branch(self, which: str) -> Branch:
+        found: Branch | None = getattr(self, which)
+        if found is None:
+            raise Refusal(self.reasons.get(which, f"it has no {which} branch"))
+        return found
+
+    def core(self) -> Attention:
+        """The block's one attention over tokens."""
+        if not self.attentions:
+            raise Refusal(self.reasons.get("attn", "it has no softmax attention"))
+        if len(self.attentions) > 1:
+            raise Refusal(f"it has {len(self.attentions)} attentions")
+        return self.attentions[0]
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    blocks: tuple[Block, ...]
+    patches: Patches | None
+    skipped: tuple[str, ...] = ()  # attention outside the blocks, and why it is left alone
+
+
+def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
+    """Read a host's anatomy off one forward pass on one image (of noise, unless `example` is given)."""
+    example = example_input(model) if example is None else example
+    modules = dict(model.named_modules())
+    record = trace(model, example)
+    run = {call.name for call in record.calls}
+    owners = {event.at: _block_of(event.core, modules, run) for event in record.attentions}
+    names = list(dict.fromkeys(name for name in owners.values() if name))
+    if not record.attentions:
+        names = [name for name, module in modules.items() if _class_name(module) in ATTENTION_FREE_BLOCKS]
+    if record.attentions and not names:
+        cores = ", ".join(dict.fromkeys(event.core or "the model itself" for event in record.attentions))
+        raise UnsmoothError(f"{type(model).__name__} runs attention in {cores}, and no list of blocks holds it")
+    if not names:
+        raise UnsmoothError(
+            f"{type(model).__name__} ran no attention that unsmooth can see (no scaled_dot_product_attention, no "
+            "softmax followed by a product), so there is nothing to treat: is it a vision transformer?"
+        )
+    record = trace(model, example, names)  # now that the blocks are known, their residual sums can be told
+    owners = {event.at: _block_of(event.core, modules, run) for event in record.attentions}
+    patches = find_patches(record, modules)
+    class_parameter = any(name.split(".")[-1] in CLASS_TOKENS for name, _ in model.named_parameters())
+    blocks: list[Block] = []
+    skipped = [
+        f"{event.core}: attention outside the blocks is left alone"
+        for event in record.attentions
+        if not owners[event.at]
+    ]
+    for name in names:
+        events = [event for event in record.attentions if owners[event.at] == name]
+        block = _block(len(blocks), name, events, record, modules, patches, class_parameter)
+        if any(attention.kind == "class-query" for attention in block.attentions):
+            skipped.append(f"{name}: class attention (one query) is left alone")
+        else:
+            blocks.append(block)
+    return Anatomy(tuple(blocks), patches, tuple(skipped))
+
+
+def _class_name(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__name__}"
+
+
+def _block_of(core: str, modules: dict[str, nn.Module], run: set[str]) -> str:
+    """The block of an attention: the nearest member of a list of modules that runs and is not a list itself."""
+    members = [
+        name
+        for name in parents(core)
+        if isinstance(modules[name.rpartition(".")[0]], CONTAINERS)
+        and not isinstance(modules[name], CONTAINERS)
+        and name in run
+    ]
+    outside = [name for name in members if name != core]
+    return next(iter(outside or members), "")
+
+
+def _inside(name: str, holder: str | None) -> bool:
+    return holder is not None and (name == holder or name.startswith(holder + "."))
+
+
+def _block(index: int, name: str, events: list[AttentionEvent], record: Trace, modules: dict[str, nn.Module],
+           patches: Patches | None, class_parameter: bool) -> Block:  # fmt: skip
+    call = next(call for call in record.calls if call.name == name)
+    inside = [c for c in record.calls if call.start < c.start < call.end]
+    linears = [event for event in record.linears if call.start < event.at < call.end]
+    sums = [at for at in record.sums if call.start < at < call.end]
+    reasons: dict[str, str] = {}
+    channels, tokens, _ = _layout(call.input or (), linears)
+    attentions = tuple(_attention(event, modules, tokens, channels) for event in events)
+    attn = mlp = None
+    attn_module: str | None = None
+    own = any(event.core == name for event in events)
+    if own:
+        reasons["attn"] = reasons["mlp"] = "its attention and MLP are not modules of their own"
+    elif len(events) == 1:
+        attn_module = _attention_branch(name, events[0].core, modules)
+        attn = _branch(attn_module, [e for e in linears if _inside(e.stack[-1], attn_module)], attentions[0],
+                       inside, sums, modules, tokens, channels)  # fmt: skip
+    elif events:
+        reasons["attn"] = f"it has {len(events)} attentions, and a branch remedy needs one"
+    else:
+        reasons["attn"] = "it has no softmax attention"
+    after = max((event.at for event in events), default=0)
+    rest = [e for e in linears if not _inside(e.stack[-1], attn_module) and e.weight and e.at > after]
+    if len(events) == 1 and len(rest) >= 2 and not own:
+        holder = _common_module(name, [e.stack for e in rest])
+        mlp = _branch(holder, rest, None, inside, sums, modules, tokens, channels)
+    else:
+        reasons.setdefault("mlp", "no MLP of linear layers was found after its attention")
+    joins = () if own else _joins(sums, events, rest) if events else ("attn",) * len(sums)
+    class_token = class_parameter and patches is not None and tokens > patches.tokens_of(tokens)
+    return Block(index, name, tokens, channels, class_token, attentions, attn, mlp, joins, reasons)
+
+
+def _layout(shape: tuple[int, ...], linears: list[LinearEvent]) -> tuple[int, int, bool]:
+    """Channels, tokens, and whether the channels come last, of what a block takes in."""
+    if len(shape) == 3:
+        return shape[2], shape[1], True
+    if len(shape) == 4:
+        last = bool(linears) and shape[3] == linears[-1].outputs
+        return (shape[3], shape[1] * shape[2], True) if last else (shape[1], shape[2] * shape[3], False)
+    return (shape[-1] if shape else 0), 1, True
+
+
+def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int, channels: int) -> Attention:
+    core, q, v = modules[event.core], event.queries, event.values
+    named = next((getattr(core, a) for a in ("num_heads", "num_attention_heads", "n_heads") if hasattr(core, a)), None)
+    leading = v[:-2]
+    axis = -3
+    if isinstance(named, int) and len(leading) > 1:
+        axis = next((i - len(v) for i in range(1, len(leading)) if leading[i] == named), -3)
+    heads = v[axis] if len(leading) > 1 else 1
+    images = math.prod(leading) // heads
+    if len(leading) < 2:
+        kind = "opaque"
+    elif q[-2] == 1 and event.keys > 1:
+        kind = "class-query"
+    elif v[-1] == tokens and event.keys * heads == channels and (event.keys != tokens or event.tokens_last):
+        kind = "channel"
+    elif images > 1:
+        kind = "windowed"
+    elif q[-2] == event.keys:
+        kind = "global"
+    elif event.keys < q[-2]:
+        kind = "pooled-kv"
+    else:
+        kind = "opaque"
+    return Attention(event.core, kind, event.via, heads, axis, q[-2], event.keys, q[-1], v[-1], images, event.product,
+                     event.scale_q, event.scale_k, event.scale_after, event.odd_scores)  # fmt: skip
+
+
+def _attention_branch(block: str, core: str, modules: dict[str, nn.Module]) -> str:
+    """The outermost module inside the block, other than a list, that holds the attention."""
+    path = [name for name in parents(core) if _inside(name, block) and name != block]
+    return next((name for name in reversed(path) if not isinstance(modules[name], CONTAINERS)), core)
+
+
+def _common_module(block: str, stacks: list[tuple[str, ...]]) -> str | None:
+    """The outermost module inside the block that runs all of these layers, if one does."""
+    inner = [[name for name in stack if _inside(name, block) and name != block] for stack in stacks]
+    common = inner[0][0] if inner[0] else None
+    return common if common and all(names and names[0] == common for names in inner) else None
+
+
+def _branch(module: str | None, events: list[LinearEvent], attention: Attention | None, inside: list[ModuleCall],
+            sums: list[int], modules: dict[str, nn.Module], tokens: int, channels: int) -> Branch:  # fmt: skip
+    reasons: dict[str, str] = {}
+
+    def called(name: str | None) -> ModuleCall | None:
+        runs = [call for call in inside if call.name == name]
+        return runs[0] if len(runs) == 1 else None
+
+    def port(call: ModuleCall | None, side: str, width: int) -> Port | None:
+        if call is None:
+            return None
+        shape = call.input if side == "input" else call.output
+        if shape is None:
+            return None
+        if math.prod(shape[1:-1]) == tokens and shape[-1] == width and shape[0] == 1:
+            return Port(call.name, side)
+        if math.prod(shape[2:]) == tokens and shape[1] == width and shape[0] == 1:
+            return Port(call.name, side, channels_last=False)
+        return None
+
+    if attention is not None:  # q, k, v and projection; not a mix of heads, nor an MLP that makes position biases
+        widths = (channels, attention.heads * attention.value_channels)
+        events = [e for e in events if e.inputs in widths and e.outputs != attention.heads]
+    events = [e for e in events if e.weight]
+    layers = tuple(_linear(event, attention, module) for event in events)
+    whole = called(module)
+    if whole is not None and not all(shape and shape[-1] == channels for shape in (whole.input, whole.output)):
+        module = None  # it changes the width, or holds its channels in front: no tap may treat it as tokens
+    first = called(events[0].stack[-1]) if events else None
+    last = called(events[-1].stack[-1]) if events else None
+    hidden = events[-1].inputs if events else channels
+
+    front, end = port(whole, "input", channels), port(whole, "output", channels)
+    if whole is not None and attention is not None:
+        # A windowed branch sees windows; the whole map passes at the modules around it.
+        before = [c for c in inside if c.end != -1 and c.end < whole.start]
+        joined = min((at for at in sums if at > whole.end), default=0)
+        after = [called(c.name) for c in inside if whole.end < c.start < joined]
+        front = front or (port(max(before, key=lambda c: c.end), "output", channels) if before else None)
+        end = end or next((p for p in (port(c, "input", channels) for c in after) if p), None)
+    if attention is None:
+        front = front or port(first, "input", channels)
+        end = end or port(last, "output", channels)
+    is_module = last is not None and isinstance(modules[last.name], nn.Linear)
+    mid = port(last, "input", hidden) if is_module else None
+    if front is None:
+        reasons["front"] = "the tokens in front of this branch pass no module of their own"
+    if end is None:
+        reasons["end"] = "the tokens behind this branch pass no module of their own"
+    if mid is None:
+        reasons["mid"] = (
+            "the tokens are in windows in front of its last linear layer"
+            if is_module
+            else "its last linear layer is not run as a module"
+        )
+    return Branch(module, channels, hidden, layers, front, mid, end, reasons)
+
+
+def _linear(event: LinearEvent, attention: Attention | None, module: str | None) -> Linear:
+    parts = 1
+    if attention is not None and event.inputs != event.outputs:
+        width = attention.heads * attention.head_channels
+        parts = event.outputs // width if event.outputs % width == 0 else 1
+    return Linear(event.weight, event.inputs, event.outputs, parts)
+
+
+def _joins(sums: list[int], events: list[AttentionEvent], mlp: list[LinearEvent]) -> tuple[str, ...]:
+    """The branch of each residual sum: the one that ran last before it."""
+    labels: list[str] = []
+    since = 0
+    for at in sums:
+        attn = any(since < event.at < at for event in events)
+        labels.append("mlp" if any(since < event.at < at for event in mlp) else "attn" if attn else "other")
+        since = at
+    return tuple(labels)

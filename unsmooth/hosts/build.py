@@ -1,0 +1,91 @@
+"""Builds hosts of three libraries, and finds an input that each of them accepts."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.spec import Part
+
+
+def create_host(part: Part, pretrained: bool = False, **options: Any) -> nn.Module:
+    """The host that a spec names, with its own library's options."""
+    library, _, name = part.name.partition(":")
+    if library not in _LIBRARIES:  # timm's own names may hold colons too: hf-hub:ID, local-dir:FOLDER
+        library, name = "timm", part.name
+    given = Part(part.name, {**part.options, **options})
+    try:
+        return _LIBRARIES[library](name, pretrained, dict(given.options))
+    except UnsmoothError:
+        raise
+    except Exception as error:  # whatever a host's constructor makes of its options; its words name the option
+        reason = (str(error) or "no reason given").splitlines()[0]
+        raise UnsmoothError(f"{library} cannot build {given}: {type(error).__name__}: {reason}") from error
+
+
+def _timm(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+    import timm
+
+    import unsmooth.models  # noqa: F401  # registers its hosts with timm
+
+    if not name.startswith(("hf-hub:", "hf_hub:", "local-dir:")) and not timm.is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
+        raise UnsmoothError(
+            f"timm has no model {name!r}."
+            + (f" Near names: {', '.join(near)}." if near else "")
+            + " Other libraries: hf:NAME, torchvision:NAME."
+        )
+    return timm.create_model(name, pretrained=pretrained, **options)
+
+
+def _torchvision(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if name not in known:
+        raise unknown("torchvision model", name, known)
+    model: nn.Module = models.get_model(name, weights="DEFAULT" if pretrained else None, **options)
+    return model
+
+
+def _hf(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+    try:
+        import transformers
+        from transformers import CONFIG_MAPPING, AutoConfig
+    except ImportError as error:
+        raise UnsmoothError("Hugging Face hosts need an extra: pip install 'unsmooth[hf]'") from error
+    if name in CONFIG_MAPPING and not Path(name).exists():
+        if pretrained:
+            raise UnsmoothError(f"hf:{name} is a type without weights; name a hub id or a folder to load weights")
+        defaults = CONFIG_MAPPING[name]()
+        wrong = [key for key in options if not hasattr(defaults, key)]
+        if wrong:
+            raise unknown(f"option of hf:{name}", wrong[0], defaults.to_dict())
+        config = CONFIG_MAPPING[name](**options)
+    else:
+        try:
+            config = AutoConfig.from_pretrained(name, **options)
+        except (OSError, ValueError) as error:
+            raise UnsmoothError(
+                f"hf:{name} is neither a type of transformers, nor a folder here, nor a hub id that could be "
+                f"reached ({str(error).splitlines()[0]})"
+            ) from error
+    config.architectures = config.architectures or []  # transformers iterates over it where a type has two classes
+    # The task class where the library knows one for images, the bare backbone otherwise.
+    for auto in (transformers.AutoModelForImageClassification, transformers.AutoModel):
+        if type(config) in auto._model_mapping:
+            build: Any = auto.from_pretrained if pretrained else auto.from_config
+            return build(name, config=config) if pretrained else build(config)
+    raise UnsmoothError(f"hf:{name} is not a vision model that transformers can build")
+
+
+_LIBRARIES: dict[str, Callable[[str, bool, dict[str, Any]], nn.Module]] = {
+    "timm": _timm,
+    "hf": _hf,
+    "torchvision": _torchvision,
+}

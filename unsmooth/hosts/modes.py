@@ -1,0 +1,47 @@
+"""Modes of a host: evaluation without side effects, mixed precision, device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from unsmooth.errors import unknown
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Run a host for a look: eval mode, no gradients, random state and training flags put back."""
+    training = {module: module.training for module in model.modules()}
+    random = torch.random.get_rng_state()
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.random.set_rng_state(random)
+        for module, flag in training.items():
+            module.training = flag
+
+
+AMP = {"none": None, "auto": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def check_amp(amp: str) -> None:
+    if amp not in AMP:
+        raise unknown("precision", amp, AMP)
+
+
+def autocast(amp: str, device: torch.device) -> AbstractContextManager[Any]:
+    """Mixed precision by name: none, bfloat16, float16, or auto, which is bfloat16 on a GPU and none elsewhere."""
+    check_amp(amp)
+    dtype = torch.bfloat16 if amp == "auto" and device.type == "cuda" else AMP[amp]
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    parameter = next(model.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device

@@ -1,0 +1,229 @@
+"""Records one forward pass of a host: which module ran when, and what passed the seam inside it.
+
+Nothing is kept but names and sizes. The host's training flag is restored and no hook is left, also after
+an exception.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.hosts.inputs import Example, first_tensor, run
+from unsmooth.hosts.modes import undisturbed
+from unsmooth.seam.intercept import AttentionCall, Seam, residual_side
+
+Shape = tuple[int, ...]
+MULTIPLY = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, Tensor.mul_, Tensor.__imul__}
+DIVIDE = {torch.div, Tensor.div, Tensor.__truediv__, Tensor.div_, Tensor.__itruediv__}
+
+
+@dataclass
+class ModuleCall:
+    """A module's run: when it began and ended (a count of events), its first tensor in and out."""
+
+    name: str
+    module: nn.Module
+    start: int
+    end: int = -1
+    input: Shape | None = None
+    output: Shape | None = None
+
+
+@dataclass
+class AttentionEvent:
+    at: int
+    core: str  # the innermost module that ran it
+    via: str
+    queries: Shape
+    values: Shape
+    keys: int
+    tokens_last: bool  # whether the values' last axis steps over tokens in memory: attention over channels
+    product: int = 0  # which matrix product in the core made the scores, counted from 1; 0: a fused kernel did
+    scale_q: float = 1.0
+    scale_k: float = 1.0
+    scale_after: float = 1.0
+    odd_scores: str = ""  # why the scores are not a plain scaled dot product
+
+
+@dataclass
+class LinearEvent:
+    at: int
+    stack: tuple[str, ...]
+    weight: str  # the parameter's name; "" where the weight is computed
+    inputs: int
+    outputs: int
+
+
+@dataclass
+class Trace:
+    calls: list[ModuleCall] = field(default_factory=list)
+    attentions: list[AttentionEvent] = field(default_factory=list)
+    linears: list[LinearEvent] = field(default_factory=list)
+    sums: list[int] = field(default_factory=list)  # when a block's residual stream was summed with something
+
+
+def _shape(value: Any) -> Shape | None:
+    tensor = first_tensor(value)
+    return None if tensor is None else tuple(tensor.shape)
+
+
+@dataclass
+class _Product:
+    """A matrix product that may be the scores of an attention to come."""
+
+    at: int
+    scores: Tensor
+    queries: Shape
+    scale_q: float
+    scale_k: float
+
+
+class _Recorder(Seam):
+    def __init__(self, model: nn.Module, trace: Trace, blocks: Collection[str]):
+        super().__init__()
+        self.trace, self.blocks, self.clock, self.stack = trace, blocks, 0, [""]
+        self.stream: list[Tensor | None] = []  # the residual stream of the block that runs, under all its names
+        self.open: list[ModuleCall] = []
+        self.parameters = {id(p): name for name, p in model.named_parameters(remove_duplicate=False)}
+        self.forget()
+
+    def forget(self) -> None:
+        # Alive only from one attention to the next: tensors that a scalar multiplied, and products of two.
+        self.scaled: list[tuple[Tensor, float]] = []
+        self.products: list[_Product] = []
+        self.maps: list[Tensor] = []  # the newest softmax, and what was made of it entry by entry
+        self.after = 1.0
+        self.odd = ""
+
+    def tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+    def enter(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            call = ModuleCall(name, module, self.tick(), input=_shape((args, kwargs)))
+            self.trace.calls.append(call)
+            self.open.append(call)
+            self.stack.append(name)
+            if name in self.blocks:
+                self.stream = [first_tensor((args, kwargs))]
+
+        return hook
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        call = self.open.pop()
+        call.end, call.output = self.tick(), _shape(output)
+        if self.stack.pop() in self.blocks:
+            self.stream = []
+
+    def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        name = self.parameters.get(id(weight), "")
+        event = LinearEvent(self.tick(), tuple(self.stack), name, weight.shape[1], weight.shape[0])
+        self.trace.linears.append(event)
+        out = super().on_linear(x, weight, bias)
+        self.hand_on([x], out)
+        return out
+
+    def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
+        out = super().on_scores(func, q, k)
+        scales = [math.prod(factor for tensor, factor in self.scaled if tensor is side) for side in (q, k)]
+        self.products.append(_Product(self.tick(), out, tuple(q.shape), *scales))
+        return out
+
+    def on_softmax(self, weights: Tensor) -> None:
+        self.maps.append(weights)
+
+    def is_map(self, a: Tensor) -> bool:
+        return any(a is known for known in self.maps)
+
+    def hand_on(self, args: Collection[Any], out: Any) -> None:
+        """What keeps the size of a map is still the map: dropout, a mix of heads, a blend of two."""
+        if isinstance(out, Tensor) and any(a is m and a.numel() == out.numel() for a in args for m in self.maps):
+            self.maps.append(out)
+
+    def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        out = super().on_add(func, args, kwargs)
+        if residual_side(self.stream, args) is not None:
+            self.trace.sums.append(self.tick())
+            self.stream = [out]
+        self.hand_on(args, out)
+        return out
+
+    def on_alias(self, source: Tensor, result: Tensor) -> None:
+        self.scaled += [(result, factor) for tensor, factor in self.scaled if tensor is source]
+        if any(source is known for known in self.stream):
+            self.stream.append(result)
+
+    def on_other(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = super().on_other(func, args, kwargs)
+        self.hand_on(args, out)
+        if func in MULTIPLY or func in DIVIDE:
+            a, b = args[0], args[1]
+            tensor, factor = (b, a) if isinstance(a, int | float) else (a, b)
+            after_product = bool(self.products) and tensor is self.products[-1].scores
+            if isinstance(factor, int | float):
+                factor = 1 / factor if func in DIVIDE else factor
+                if after_product:
+                    self.after *= factor
+                else:
+                    self.scaled.append((out, factor))
+            elif after_product:
+                self.odd = "its scores are multiplied by a learned temperature"
+        return out
+
+    def on_attention(self, call: AttentionCall) -> Tensor:
+        out = super().on_attention(call)
+        shape = tuple(call.v.shape)
+        event = AttentionEvent(self.tick(), self.stack[-1], call.via, (), shape, shape[-2], call.v.stride(-1) != 1)
+        if call.q is not None:
+            event.queries = tuple(call.q.shape)
+            event.scale_after = call.scale if call.scale is not None else call.q.shape[-1] ** -0.5
+        else:
+            weights = call.map()
+            event.queries = (*weights.shape[:-1], call.v.shape[-1])
+            begun = self.open[-1].start if self.open else 0
+            inside = [product for product in self.products if product.at > begun]
+            matching = [i for i, p in enumerate(inside) if p.scores.shape[-2:] == weights.shape[-2:]]
+            if matching:
+                product = inside[matching[-1]]
+                event.product = matching[-1] + 1
+                event.queries = product.queries
+                event.scale_q, event.scale_k, event.scale_after = product.scale_q, product.scale_k, self.after
+            else:
+                self.odd = "its scores are not a product of queries and keys"
+        scale = event.scale_q * event.scale_k * event.scale_after
+        if not self.odd and not math.isclose(scale, event.queries[-1] ** -0.5, rel_tol=1e-4):
+            self.odd = f"its scores are scaled by {scale:.4g} instead of one over the root of the head's channels"
+        event.odd_scores = self.odd
+        self.trace.attentions.append(event)
+        self.forget()
+        return out
+
+
+@contextmanager
+def _hooked(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
+    handles = []
+    try:
+        for name, module in model.named_modules():
+            handles.append(module.register_forward_pre_hook(recorder.enter(name), with_kwargs=True))
+            handles.append(module.register_forward_hook(recorder.leave))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def trace(model: nn.Module, example: Example, blocks: Collection[str] = ()) -> Trace:
+    """The record of one forward pass of `model` on `example`; residual sums for the blocks that are named."""
+    result = Trace()
+    recorder = _Recorder(model, result, blocks)
+    with undisturbed(model), _hooked(model, recorder), recorder:
+        run(model, example)
+    return result

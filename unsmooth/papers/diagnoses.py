@@ -1,0 +1,124 @@
+"""Figures of what goes on inside a model: diagnoses of given weights, or of small models that are trained first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from unsmooth.diagnosis.diagnose import diagnose
+from unsmooth.errors import UnsmoothError
+from unsmooth.papers.catalogue import PLAIN, Experiment, Group
+from unsmooth.papers.request import Wish
+from unsmooth.papers.rows import row_of
+from unsmooth.papers.trials import about_data, by_block, train_group
+from unsmooth.report.figures import save
+from unsmooth.report.render import diagnosis_figures
+from unsmooth.report.reproduction_table import Row
+from unsmooth.surgery.create import create_model
+from unsmooth.surgery.storage import load
+from unsmooth.utils.files import write
+
+
+def run_looks(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
+    """The groups with their rows and pictures, and the data in words."""
+    if wish.spec:
+        found = [_own(experiment, wish)]
+    elif wish.checkpoints or wish.pretrained or not wish.small:
+        found = [_given(experiment, group, wish) for group in wish.groups(experiment)]
+    else:
+        found = [_trained(experiment, group, wish) for group in wish.groups(experiment)]
+    return [_group(experiment, group, specs, looks, wish) for group, specs, looks, _ in found], found[0][3]
+
+
+Look = tuple[Group | None, list[str], list[dict[str, Any]], str]
+
+
+def _own(experiment: Experiment, wish: Wish) -> Look:
+    """A model of the user's under the paper's figure."""
+    if len(wish.checkpoints) > 1:
+        raise UnsmoothError(f"one --spec and {len(wish.checkpoints)} checkpoints: give one")
+    path = wish.checkpoints[0] if wish.checkpoints else None
+    model: Any = create_model(wish.spec, pretrained=True) if wish.pretrained else wish.spec
+    found = _diagnose(experiment, wish, model, path, wish.data)
+    return None, [wish.spec], [found], _about(found)
+
+
+def _given(experiment: Experiment, group: Group, wish: Wish) -> Look:
+    specs = group.specs(wish.small)
+    if not wish.checkpoints and not wish.pretrained:
+        raise UnsmoothError(
+            f"{experiment.id} looks into trained models ({', '.join(specs)}): give --checkpoint for each, or "
+            "--pretrained, or a --spec and --checkpoint of your own, or --small to train small ones"
+        )
+    treated = [arm.add for arm in group.arms if arm.add]
+    if wish.pretrained and treated:
+        raise UnsmoothError(
+            f"no library has weights with {', '.join(treated)}, which would start at what changes nothing: give "
+            "--checkpoint for each model instead of --pretrained"
+        )
+    if wish.checkpoints and len(wish.checkpoints) != len(specs):
+        raise UnsmoothError(f"{group.name} has {len(specs)} models and {len(wish.checkpoints)} checkpoints were given")
+    paths: list[Path | None] = [*wish.checkpoints] or [None] * len(specs)
+    looks = []
+    for spec, path in zip(specs, paths, strict=True):
+        model: Any = create_model(spec, pretrained=True) if path is None else spec
+        looks.append(_diagnose(experiment, wish, model, path, wish.data))
+    return group, specs, looks, _about(looks[0])
+
+
+def _trained(experiment: Experiment, group: Group, wish: Wish) -> Look:
+    trial = train_group(experiment, group, wish, vitals="")
+    looks = []
+    for arm in trial["arms"]:
+        done = next((run["folder"] for run in arm["runs"] if run["top1"] is not None), None)
+        if done is None:
+            failed = next((run["failed"] for run in arm["runs"] if run["failed"]), "it was not trained")
+            raise UnsmoothError(f"{experiment.id}: there is no model of {arm['name']} to look into: {failed}")
+        model = load(wish.folder(group) / done / "last")
+        looks.append(_diagnose(experiment, wish, model, None, wish.images(experiment)))
+    return group, group.specs(wish.small), looks, about_data(trial)
+
+
+def _diagnose(experiment: Experiment, wish: Wish, model: Any, path: Path | None, images: str | None) -> dict[str, Any]:
+    wish.on_stage(f"{experiment.id}: a look at {model if isinstance(model, str) else type(model).__name__}")
+    names = [*(curve.vital for curve in experiment.curves), *experiment.vitals.split(",")]
+    vitals = [name for name in dict.fromkeys(names) if name]
+    return diagnose(
+        model, images, vitals or None, experiment.blocks or None, checkpoint=path,
+        data_dir=wish.data_dir, limit=wish.scale(experiment).images, reference=False,
+    ).data  # fmt: skip
+
+
+def _about(found: dict[str, Any]) -> str:
+    return f"{found['images']['count']} images of {Path(found['images']['source']).name}"
+
+
+def _group(
+    experiment: Experiment, group: Group | None, specs: list[str], looks: list[dict[str, Any]], wish: Wish
+) -> Row:
+    name = group.name if group is not None else "your model"
+    rows = []
+    for at, (spec, look) in enumerate(zip(specs, looks, strict=True)):
+        row = row_of(group, at, spec) if group is not None else _own_row(spec, look["model"]["remedies"])
+        look["model"]["name"] = row["name"] if group is not None else row["spec"]
+        row["curves"] = {c.label: found for c in experiment.curves if (found := by_block(look, c)) is not None}
+        row["skipped"] = sorted({r for facts in look["vitals"].values() for r in facts["skipped"].values()})
+        rows.append(row)
+    picture = diagnosis_figures(looks).get(experiment.figure)
+    made: Row = {"name": name, "rows": rows}
+    if picture is not None:
+        folder = wish.folder(group) if group is not None else wish.out
+        path = folder / f"{experiment.name}.png"
+        write(path, save(picture, "png"))
+        made["picture"] = str(path.relative_to(wish.out))
+    return made
+
+
+def _own_row(spec: str, remedies: list[str]) -> Row:
+    """A model without remedies is what the papers call plain, so that claims about that are held against it.
+
+    What is on it was found on the model: a checkpoint brings its remedies along.
+    """
+    missing = [] if Path(spec).exists() else [one for one in remedies if f"+{one}" not in spec]
+    whole = "+".join([spec, *missing])
+    return {"name": whole if remedies else PLAIN, "spec": whole, "values": {}, "curves": {}}

@@ -1,0 +1,142 @@
+"""Figures of a trial for print."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from unsmooth.report import panels, trial_values
+from unsmooth.report.figures import PAGE, new_figure, panelled
+from unsmooth.report.figures import depth as depth_of_diagnoses
+from unsmooth.report.trial_values import Trial, points, why_no_difference
+from unsmooth.report.words import labels
+
+
+def all_figures(trial: Trial) -> dict[str, Figure]:
+    """Every figure that the data has."""
+    makers: dict[str, Callable[[Trial], Figure | None]] = {
+        "differences": differences, "curves": curves, "depth": depth, "cost": cost,
+    }  # fmt: skip
+    made = {name: maker(trial) for name, maker in makers.items()}
+    return {name: figure for name, figure in made.items() if figure is not None}
+
+
+def _names(trial: Trial) -> list[str]:
+    return labels(trial_values.as_diagnoses(trial))
+
+
+@rc_context(panels.STYLE)
+def differences(trial: Trial) -> Figure:
+    """Paired differences to the first arm with their intervals; words stand beside each."""
+    names, rows = _names(trial), len(trial["arms"])
+    figure, (ax,) = new_figure(1, 1, 0.34 * rows + 0.5)
+    ax.axvline(0, color="0.45", linewidth=0.9, zorder=0)
+    said = []
+    for i, arm in enumerate(trial["arms"]):
+        found, colour = points(arm.get("difference")), panels.look(i)["color"]
+        said.append("the others are compared with it" if i == 0 else why_no_difference(trial, arm))
+        if found is not None:
+            said[-1] = found["text"]
+            ends = [[found["mean"] - found["low"]], [found["high"] - found["mean"]]]
+            face = colour if found["shown"] else "white"
+            ax.errorbar([found["mean"]], [i], xerr=ends, fmt="D", color=colour, markerfacecolor=face, markersize=4.5,
+                        capsize=2.5, linewidth=1.3)  # fmt: skip
+            seeds = [v for v in found["by_seed"] if v is not None]
+            ax.plot(
+                seeds,
+                [i + 0.28] * len(seeds),
+                "o",
+                color=colour,
+                markerfacecolor="none",
+                markersize=2.8,
+                markeredgewidth=0.7,
+            )
+    ax.set_ylim(rows - 0.5, -0.5)
+    ax.set_yticks(
+        range(rows), [panels.literal(textwrap.fill(name.replace("+", " +"), 40).replace(" +", "+")) for name in names]
+    )
+    ax.set_xlabel(
+        f"points of top-1 above {panels.literal(textwrap.shorten(names[0], 40))}, {trial['confidence']:.0%} interval"
+    )
+    ax.grid(axis="x", color="0.9", linewidth=0.5)
+    ax.set_axisbelow(True)
+    right = ax.secondary_yaxis("right")
+    right.set_yticks(range(rows), [panels.literal(textwrap.fill(text, 42)) for text in said])
+    right.tick_params(length=0)
+    right.spines["right"].set_visible(False)
+    return figure
+
+
+@rc_context(panels.STYLE)
+def curves(trial: Trial) -> Figure | None:
+    """Learning curves: means over seeds, and their range while there are few arms."""
+    charts = trial_values.learning(trial)
+    if not charts:
+        return None
+    figure, axes = panelled(len(charts), 3, 2.0)
+    for ax, chart in zip(axes, charts, strict=True):
+        ax.set_title(chart["title"] + (f", {chart['unit']}" if chart["unit"] else ""), loc="left", fontsize=7)
+        ax.set_xlabel("epoch")
+        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        for i, arm in enumerate(chart["by"]):
+            if arm is None:
+                continue
+            style = panels.look(i)
+            if len(chart["by"]) <= trial_values.FEW:
+                low, high = panels.floats(arm["low"]), panels.floats(arm["high"])
+                ax.fill_between(arm["epochs"], low, high, color=style["color"], alpha=0.14, linewidth=0)
+            mark = "o" if len(arm["epochs"]) == 1 else None
+            ax.plot(arm["epochs"], panels.floats(arm["mean"]), **style, linewidth=1.2, marker=mark, markersize=3)
+            for run in arm["runs"]:
+                if run["failed"]:
+                    _stopped(ax, arm["epochs"], run["values"], style)
+    panels.legend(figure, _names(trial), False)
+    return figure
+
+
+def _stopped(ax: Any, epochs: list[int], values: list[float | None], style: dict[str, Any]) -> None:
+    """A run that failed: a thin line that ends with a cross."""
+    there = [(e, v) for e, v in zip(epochs, values, strict=True) if v is not None]
+    ax.plot(*np.array(there).T, **style, linewidth=0.7, alpha=0.7)
+    ax.plot(*there[-1], "x", color=style["color"], markersize=4)
+
+
+def depth(trial: Trial) -> Figure | None:
+    """Vitals by depth of the final models."""
+    diagnoses = trial_values.as_diagnoses(trial)
+    few = len(diagnoses) <= trial_values.FEW
+    return depth_of_diagnoses(diagnoses, spread=few) if any(d["vitals"] for d in diagnoses) else None
+
+
+@rc_context(panels.STYLE)
+def cost(trial: Trial) -> Figure | None:
+    """Accuracy with its range over seeds, against inference throughput with its quartiles."""
+    data = trial_values.cost(trial)
+    found = next((c for c in data["against"] if c["key"] == "inference"), None)
+    if found is None:
+        return None
+    figure, (ax,) = new_figure(1, 1, 2.6, PAGE * 0.62)
+    handles = []
+    for i, (x, y) in enumerate(zip(found["by"], data["accuracy"], strict=True)):
+        if x is None or y is None:
+            continue
+        colour, mark = panels.look(i)["color"], panels.marker(i)
+        bars: Any = [[[s["mean"] - s["low"]], [s["high"] - s["mean"]]] for s in (x, y)]
+        ax.errorbar(
+            [x["mean"]], [y["mean"]], xerr=bars[0], yerr=bars[1], fmt=mark, color=colour, markersize=5, linewidth=0.8
+        )
+        name = panels.literal(_names(trial)[i])
+        handles.append(Line2D([], [], color=colour, marker=mark, linestyle="none", markersize=5, label=name))
+    ax.set_xlabel(f"inference throughput, multiple of {panels.literal(textwrap.shorten(_names(trial)[0], 40))}'s")
+    ax.set_ylabel("top-1, %")
+    ax.grid(color="0.9", linewidth=0.5)
+    ax.set_axisbelow(True)
+    panels.keys_below(figure, handles, 2)
+    return figure

@@ -1,0 +1,264 @@
+"""The seam: where the functions of a forward pass become events that can be seen and changed.
+
+Attention is met at the function, not at the module, so no host is wrapped or re-implemented. A
+`TorchFunctionMode` recognises five things in the stream of torch functions:
+
+    attention   F.scaled_dot_product_attention, or softmax followed by a product with the values
+    scores      the product of queries and keys in front of an explicit softmax
+    linear      F.linear, by the weight that it is given
+    join        the sum of the residual stream and a branch
+    multi-head  F.multi_head_attention_forward, taken apart into the above
+
+`Seam` only recognises. `unsmooth.seam.patched` changes, `unsmooth.hosts.trace` and `unsmooth.diagnosis.probe` look.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+Attend = Callable[[Tensor], Tensor]
+
+SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax}
+MATMUL = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
+ADD = {torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__}
+# What hands on the same tokens under another name, so that the residual stream stays recognised.
+ALIAS = {
+    torch.reshape,
+    Tensor.reshape,
+    Tensor.view,
+    Tensor.to,
+    Tensor.contiguous,
+    torch.flatten,
+    Tensor.flatten,
+}  # Tensor.unflatten is left out: torch.compile does not find a method written in Python in a set
+
+
+@dataclass
+class AttentionCall:
+    """One attention as it happens: `attend(v)` gives its output, `map()` the matrix that does it.
+
+    `scores()` is what softmax makes the map of: without the mask where that is known apart.
+    """
+
+    v: Tensor
+    attend: Attend
+    map: Callable[[], Tensor]
+    scores: Callable[[], Tensor]
+    q: Tensor | None = None
+    k: Tensor | None = None
+    scale: float | None = None
+    via: str = "sdpa"
+
+    def then(self, transform: Callable[[Attend, Tensor], Tensor], matrix: Callable[[Tensor], Tensor]) -> AttentionCall:
+        """The same attention with something done to its map: as a function of V, and as a matrix."""
+        attend, original = self.attend, self.map
+        return replace(self, attend=lambda v: transform(attend, v), map=lambda: matrix(original()))
+
+
+def dot_scores(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
+    return q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
+
+
+def add_mask(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """Scores with SDPA's mask: additive, boolean (True stays), or causal."""
+    if causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask is None:
+        return scores
+    if mask.dtype == torch.bool:
+        return scores.masked_fill(~mask, float("-inf"))
+    return scores + mask
+
+
+def softmax_call(
+    scores: Callable[[], Tensor], v: Tensor, mask: Tensor | None, dropout: float, causal: bool
+) -> AttentionCall:
+    """Attention by an explicit map, for scores that no fused kernel knows."""
+
+    def weights() -> Tensor:
+        return add_mask(scores(), mask, causal).softmax(dim=-1)
+
+    def attend(v: Tensor) -> Tensor:
+        return F.dropout(weights(), dropout).to(v.dtype) @ v if dropout else weights().to(v.dtype) @ v
+
+    return AttentionCall(v, attend, weights, scores)
+
+
+class Seam(TorchFunctionMode):
+    """Recognises the events of a forward pass; every method passes its event on unchanged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: Tensor | None = None  # the newest explicit softmax that met no values yet
+        self.logits: Tensor | None = None  # what went into it
+
+    # The events. A subclass overrides what it cares for.
+
+    def on_attention(self, call: AttentionCall) -> Tensor:
+        return call.attend(call.v)
+
+    def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
+        return self.on_attention(fused_call(q, k, v, options))
+
+    def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
+        return func(q, k)
+
+    def on_softmax(self, weights: Tensor) -> None:
+        pass
+
+    def is_map(self, a: Tensor) -> bool:
+        """Whether the left side of a product, of the size of the newest softmax, is a map made from it."""
+        return True
+
+    def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight, bias)
+
+    def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        return func(*args, **kwargs)
+
+    def on_alias(self, source: Tensor, result: Tensor) -> None:
+        pass
+
+    def on_other(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return func(*args, **kwargs)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.linear:
+            return self.on_linear(*linear_arguments(*args, **kwargs))
+        if func is F.scaled_dot_product_attention:
+            return self.on_sdpa(*sdpa_arguments(*args, **kwargs))
+        if func is F.multi_head_attention_forward and is_plain(*args, **kwargs):
+            with self:  # its parts are events of their own
+                return multi_head_attention(*args, **kwargs)
+        if func in SOFTMAX:
+            result: Tensor = func(*args, **kwargs)
+            if softmax_axis(*args, **kwargs) in (-1, result.ndim - 1):
+                self.weights, self.logits = result, args[0] if args else kwargs["input"]
+                self.on_softmax(result)
+            return result
+        if func in MATMUL:
+            return self._product(func, *product_arguments(*args, **kwargs))
+        if func in ADD:
+            return self.on_add(func, args, kwargs)
+        result = self.on_other(func, args, kwargs)
+        if func in ALIAS:
+            self.on_alias(args[0], result)
+        return result
+
+    def _product(self, func: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
+        weights, logits = self.weights, self.logits
+        # Between softmax and values a host may drop entries or mix heads: compare sizes, not identity.
+        same = weights is not None and a.shape[-2:] == weights.shape[-2:] and b.shape[-2] == a.shape[-1]
+        if same and self.is_map(a):
+            assert logits is not None
+            self.weights = self.logits = None
+            return self.on_attention(AttentionCall(b, lambda v: func(a, v), lambda: a, lambda: logits, via="softmax"))
+        return self.on_scores(func, a, b)
+
+
+def softmax_axis(input: Tensor, dim: int | None = None, *rest: Any, **kwargs: Any) -> int | None:
+    return dim
+
+
+def linear_arguments(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    return input, weight, bias
+
+
+def product_arguments(
+    input: Tensor, other: Tensor | None = None, mat2: Tensor | None = None, tensor2: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    second = next(t for t in (other, mat2, tensor2) if t is not None)
+    return input, second
+
+
+def sdpa_arguments(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:  # fmt: skip
+    named = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
+    return query, key, value, {**named, "scale": scale, "enable_gqa": enable_gqa}
+
+
+def fused_call(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> AttentionCall:
+    """SDPA as an attention call: the kernel stays fused, the map is made only when asked for."""
+
+    def attend(v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, **options)
+
+    made: list[Tensor] = []  # scores and map of one call are asked for together
+
+    def scores() -> Tensor:
+        if not made:
+            keys = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3) if options["enable_gqa"] else k
+            made.append(dot_scores(q, keys, options["scale"]))
+        return made[0]
+
+    def weights() -> Tensor:
+        return add_mask(scores(), options["attn_mask"], options["is_causal"]).softmax(dim=-1)
+
+    return AttentionCall(v, attend, weights, scores, q, k, options["scale"])
+
+
+def is_plain(*args: Any, **kwargs: Any) -> bool:
+    """Whether a call of `F.multi_head_attention_forward` is the self-attention that we can take apart."""
+    call = MULTI_HEAD.bind(*args, **kwargs)
+    call.apply_defaults()
+    given = call.arguments
+    odd = ("bias_k", "static_k", "static_v", "key_padding_mask", "add_zero_attn", "need_weights")
+    return (
+        not any(given[name] is not None and given[name] is not False for name in odd)
+        and not given["use_separate_proj_weight"]
+        and given["query"] is given["key"] is given["value"]
+        and given["query"].ndim == 3
+    )
+
+
+def multi_head_attention(
+    query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int, in_proj_weight: Tensor,
+    in_proj_bias: Tensor | None, bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: float,
+    out_proj_weight: Tensor, out_proj_bias: Tensor | None, training: bool = True, key_padding_mask: Any = None,
+    need_weights: bool = False, attn_mask: Tensor | None = None, is_causal: bool = False, **rest: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """Plain self-attention of `F.multi_head_attention_forward` (tokens first): linear layers around one SDPA.
+
+    torch runs it as one function, inside which a mode sees nothing.
+    """
+    tokens, batch, channels = query.shape
+    q, k, v = (
+        part.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)  # to batch, heads, tokens, head channels
+        for part in F.linear(query, in_proj_weight, in_proj_bias).chunk(3, dim=-1)
+    )
+    if attn_mask is not None and attn_mask.ndim == 3:
+        attn_mask = attn_mask.unflatten(0, (batch, num_heads))
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = ~attn_mask  # here True means "leave out", in SDPA it means "take part"
+    dropout = dropout_p if training else 0.0
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, is_causal and attn_mask is None)
+    out = out.permute(2, 0, 1, 3).reshape(tokens, batch, channels)
+    return F.linear(out, out_proj_weight, out_proj_bias), None
+
+
+MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
+
+
+def residual_side(stream: Sequence[Tensor | None], args: Sequence[Any]) -> int | None:
+    """Which of the two operands of a sum is the residual stream, if one is and the sizes agree."""
+    if len(args) < 2 or not isinstance(args[1], Tensor) or not isinstance(args[0], Tensor):
+        return None
+    if args[0].shape != args[1].shape:
+        return None
+    for known in stream:
+        if args[0] is known:
+            return 0
+        if args[1] is known:
+            return 1
+    return None

@@ -1,0 +1,89 @@
+"""What a run learns: a model, its items, its loss, and how good it is. The trainer knows nothing else of a task."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.data.items import Items
+
+
+class Score(Protocol):
+    """How good a model is on validation items; it goes from process to process."""
+
+    @property
+    def headline(self) -> float:
+        """The number that decides which epoch is the best; more is better."""
+
+    def line(self) -> dict[str, float | None]:
+        """Entries of metrics.jsonl, whose names begin with val_."""
+
+    def result(self) -> dict[str, Any]:
+        """Entries of result.json, "skipped" (name: reason) among them."""
+
+
+class Task(ABC):
+    """One run's task. What its constructor checks is checked before anything is built or written."""
+
+    name: str  # and `options`, its own words: as they were asked for
+    options: Mapping[str, str] = {}
+    headline: str  # what `Score.headline` is called in result.json
+    model: nn.Module  # set by `build`
+    size: tuple[int, int, int]  # of an image as the host takes it; set by `build`
+    train: Items  # set by `build`
+    val: Items
+
+    @property
+    @abstractmethod
+    def data(self) -> str:
+        """The name of the data."""
+
+    @abstractmethod
+    def counts(self) -> dict[str, int]:
+        """Items by split ("train", "val"), and what else of the data must stay as it is for a run to go on."""
+
+    def build(self) -> None:  # noqa: B027  # most tasks are built when they are opened
+        """Make the model and the items."""
+
+    def to(self, device: torch.device) -> None:  # noqa: B027
+        """Move what is no part of the model, as a teacher."""
+
+    def prepare(self, batch: Any, epoch: int, step: int) -> Any:
+        """A batch on its device, before it is cut into parts; as it is, or mixed."""
+        return batch
+
+    @abstractmethod
+    def loss(self, runner: Any, batch: Any) -> Tensor:
+        """The mean loss of a batch. `runner` is the model, or what DistributedDataParallel or compile made of it."""
+
+    @abstractmethod
+    def score(self, model: nn.Module, batches: Iterable[Any], device: torch.device, amp: str) -> Score:
+        """How good a model is on some batches; its modes and gradients stay as they are."""
+
+    @abstractmethod
+    def join(self, scores: Sequence[Any]) -> Score:
+        """The scores of several processes as one."""
+
+    @abstractmethod
+    def save(self, model: nn.Module, folder: Path) -> None:
+        """The model as users load it."""
+
+    def keep(self, score: Any, folder: Path) -> None:  # noqa: B027
+        """Write what the score knows of single items beside the result."""
+
+    def idle(self) -> bool:
+        """Whether the loss may leave some parameters out, which DistributedDataParallel must know."""
+        return True
+
+    def looked_at(self, count: int) -> Tensor | None:
+        """Some validation images to follow vitals on; nothing where the model takes more than images."""
+        return None
+
+    def where(self, images: Tensor | None, amp: str, device: torch.device) -> str:
+        """Where the loss (of these images) or the gradient (without images) broke first, in words."""
+        return "which block went first is not known for this task"

@@ -1,0 +1,165 @@
+"""Options as values: one declaration drives Python, the command line, TOML files, specs and the docs.
+
+    @options
+    class NoSkipOptions:
+        branch: Literal["attn", "mlp", "both"] = option("attn", "branch whose skip is dropped")
+
+    NoSkipOptions(branch="mlp")                                 # checked, frozen, keyword-only
+    read_options(NoSkipOptions, {"branch": "mlp"}, "no_skip")   # from a spec, TOML or JSON
+    read_texts(NoSkipOptions, {"branch": "mlp"}, "no_skip")     # from the command line, where all values are text
+    describe(NoSkipOptions)                                     # name, type, default, range and help of each option
+
+Mistakes raise `UnsmoothError` with the value and what is allowed; near names are suggested.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+from pydantic.fields import FieldInfo
+
+from unsmooth.errors import UnsmoothError, unknown
+
+T = TypeVar("T")
+_CONFIG = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+def _pair(value: Any) -> Any:
+    """`0.5,1` from the command line and `[0.5, 1]` from TOML as a tuple."""
+    parts = value.split(",") if isinstance(value, str) else value
+    return tuple(float(part) for part in parts) if isinstance(parts, list | tuple) else parts
+
+
+Pair = Annotated[tuple[float, float], BeforeValidator(_pair)]
+
+
+def option(
+    default: Any, help: str, *, low: float | None = None, high: float | None = None, above: float | None = None
+) -> Any:
+    """One option of an `options` class: its default, its help text and its range (`above` excludes the bound)."""
+    return Field(default=default, description=help, ge=low, le=high, gt=above)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, Field))
+def options(cls: type[T]) -> type[T]:
+    """Make a class a frozen, keyword-only dataclass whose values are checked; bad ones raise `UnsmoothError`."""
+    made: Any = pydantic_dataclass(frozen=True, kw_only=True, config=_CONFIG)(cls)
+    checked = made.__init__
+
+    def __init__(self: Any, **values: Any) -> None:
+        try:
+            checked(self, **values)
+        except ValidationError as error:
+            raise UnsmoothError(
+                _explain(type(self), error, getattr(type(self), "label", type(self).__name__))
+            ) from None
+
+    made.__init__, made.__checked_init__ = __init__, checked
+    return made
+
+
+def read_options(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Options from values that have their types already: a spec, a TOML or a JSON file. `where` starts the error."""
+    _check_names(cls, values, where)
+    made = cls.__new__(cls)
+    try:
+        made.__checked_init__(**values)  # type: ignore[attr-defined]
+    except ValidationError as error:
+        raise UnsmoothError(_explain(cls, error, where)) from None
+    return made
+
+
+def read_texts(cls: type[T], values: Mapping[str, str], where: str) -> T:
+    """Options from text, as the command line has it: `true`, `0.5`, `0.5,1`."""
+    _check_names(cls, values, where)
+    try:
+        return TypeAdapter(cls).validate_python(dict(values), strict=False)
+    except ValidationError as error:
+        raise UnsmoothError(_explain(cls, error, where)) from None
+
+
+def _check_names(cls: type, values: Mapping[str, Any], where: str) -> None:
+    names = [field.name for field in dataclasses.fields(cls)]
+    for name in values:
+        if name not in names:
+            raise unknown(f"option of {where}", name, names)
+
+
+def to_json(value: Any) -> dict[str, Any]:
+    """Options as plain values for JSON or TOML."""
+    return TypeAdapter(type(value)).dump_python(value, mode="json")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptionInfo:
+    """What an option says about itself, for help texts and docs."""
+
+    name: str
+    kind: type
+    default: Any
+    help: str
+    choices: tuple[str, ...]
+    range: str
+    optional: bool
+
+
+def describe(cls: type) -> list[OptionInfo]:
+    """Every option of a class, in order."""
+    hints = get_type_hints(cls)
+    found = []
+    for field in dataclasses.fields(cls):
+        info = field.default if isinstance(field.default, FieldInfo) else None
+        default = info.default if info is not None else field.default
+        kind, choices, optional = _kind(hints[field.name])
+        found.append(
+            OptionInfo(
+                field.name, kind, default, (info.description or "") if info else "", choices,
+                _range(info) if info else "", optional,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _kind(hint: Any) -> tuple[type, tuple[str, ...], bool]:
+    """The plain type of an annotation, the words that it allows, and whether None is one of its values."""
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if get_origin(hint) is Union or type(hint).__name__ == "UnionType":
+        inner = [part for part in get_args(hint) if part is not type(None)]
+        kind, choices, _ = _kind(inner[0])
+        return kind, choices, len(inner) < len(get_args(hint))
+    if get_origin(hint) is Literal:
+        return str, tuple(map(str, get_args(hint))), False
+    return (get_origin(hint) or hint), (), False
+
+
+def _range(info: FieldInfo) -> str:
+    words = {"ge": "at least {:g}", "gt": "above {:g}", "le": "at most {:g}", "lt": "below {:g}"}
+    bounds = {name: getattr(part, name) for part in info.metadata for name in words if hasattr(part, name)}
+    return " and ".join(words[name].format(bound) for name, bound in bounds.items())
+
+
+def _explain(cls: type, error: ValidationError, where: str) -> str:
+    """One line for the first mistake: what must hold, and what was given."""
+    problem = error.errors()[0]
+    name = str(problem["loc"][0]) if problem["loc"] else ""
+    known = {one.name: one for one in describe(cls)}
+    if name not in known:
+        if problem["type"] == "unexpected_keyword_argument":
+            return str(unknown(f"option of {where}", name, list(known)))
+        context = problem.get("ctx", {}).get("error")
+        return f"{where}: {context if context is not None else problem['msg']}"
+    one, given = known[name], problem["input"]
+    if one.choices:
+        return str(unknown(f"value of {where}({name}=…)", str(given), one.choices))
+    wanted = one.range if one.range and problem["type"].startswith(("greater", "less")) else _KINDS.get(
+        one.kind, "two numbers, the first one smaller" if one.kind is tuple else one.kind.__name__
+    )  # fmt: skip
+    if problem["type"] == "finite_number":
+        wanted = "finite"
+    return f"{where}: {name} must be {wanted} (got {given!r})"
