@@ -25,7 +25,7 @@ from PIL import Image
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.papers.catalogue import Experiment, list_papers
-from unsmooth.papers.request import Wish
+from unsmooth.papers.request import RunRequest
 from unsmooth.papers.run import reproduce
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.training.run import Interrupted
@@ -74,7 +74,7 @@ def rounded(value: Any) -> Any:
     return [rounded(item) for item in value] if isinstance(value, list) else value
 
 
-def take_over(experiment: Experiment, wish: Wish, folder: Path) -> None:
+def take_over(experiment: Experiment, request: RunRequest, folder: Path) -> None:
     """Copy runs that another part has done already: the same spec, seed and recipe on the same data give the same."""
     if experiment.kind not in ("trial", "diagnosis") or experiment.finetuned:
         return
@@ -83,11 +83,11 @@ def take_over(experiment: Experiment, wish: Wish, folder: Path) -> None:
         settings = json.loads((path.parent / "run.json").read_text(encoding="utf-8"))
         if settings["checkpoint"] is None:
             done[settings["spec"], settings["seed"], json.dumps(settings["recipe"])] = path.parent
-    for group in wish.groups(experiment):
-        recipe = json.dumps(load_recipe(experiment.small.recipe, wish.fields(experiment, group)).to_json())
+    for group in request.groups(experiment):
+        recipe = json.dumps(load_recipe(experiment.small.recipe, request.fields(experiment, group)).to_json())
         for arm in arms_of(group.specs(small=True)):
             for seed in range(experiment.small.seeds):
-                target, source = arm.folder(wish.folder(group), seed), done.get((arm.spec, seed, recipe))
+                target, source = arm.folder(request.folder(group), seed), done.get((arm.spec, seed, recipe))
                 if source is not None and not (target / "result.json").exists():
                     shutil.rmtree(target, ignore_errors=True)
                     shutil.copytree(source, target)
@@ -98,18 +98,20 @@ def record(experiment: Experiment, given: argparse.Namespace) -> None:
     folder, data = given.folder / experiment.id, str(given.data) if needs else None
     shown = f" --data {given.data.name}" if needs else ""
     command = f"unsmooth paper {experiment.id} --small{shown}"
-    wish = Wish(out=folder, small=True, data=data, jobs=given.jobs, command=command)
-    take_over(experiment, wish, given.folder)
+    request = RunRequest(out=folder, small=True, data=data, jobs=given.jobs, command=command)
+    take_over(experiment, request, given.folder)
     name = experiment.id.replace("/", "_")
-    keep(reproduce(experiment.id, wish).data, folder, RECORDS / "small" / f"{experiment.id}.json", name)
+    keep(reproduce(experiment.id, request).data, folder, RECORDS / "small" / f"{experiment.id}.json", name)
 
 
 def look(experiment: Experiment, given: argparse.Namespace) -> None:
     folder, name = given.folder / "vits14" / experiment.id, f"{experiment.id.replace('/', '_')}_vits14"
     files = f"--checkpoint {given.checkpoint.name} --data {given.images.name}"
     command = f"unsmooth paper {experiment.id} --spec '{MODEL}' {files}"
-    wish = Wish(out=folder, spec=MODEL, checkpoints=[given.checkpoint], data=str(given.images), command=command)
-    keep(reproduce(experiment.id, wish).data, folder, RECORDS / "vits14" / f"{experiment.id}.json", name)
+    request = RunRequest(
+        out=folder, spec=MODEL, checkpoints=[given.checkpoint], data=str(given.images), command=command
+    )
+    keep(reproduce(experiment.id, request).data, folder, RECORDS / "vits14" / f"{experiment.id}.json", name)
 
 
 def main() -> None:

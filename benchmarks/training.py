@@ -60,7 +60,7 @@ def compare(name: str, spec: str) -> None:
     trainer = Trainer(task, recipe, loader, 0, Processes())
     optimizer = make_optimizer(other, recipe)
     ratios, shares = [], []
-    anatomy, looked_at = anatomy_of(model), torch.randn(recipe.vitals_images, *wanted.size)
+    anatomy, monitor_images = anatomy_of(model), torch.randn(recipe.vitals_images, *wanted.size)
     for turn in range(ROUNDS + 1):
         begun = time.perf_counter()
         bare(other, optimizer, loader, turn)
@@ -68,7 +68,7 @@ def compare(name: str, spec: str) -> None:
         trainer.run_epoch(lambda step: True)
         trainer.next_epoch()
         end = time.perf_counter()
-        follow(model, anatomy, looked_at, recipe.vitals)
+        follow(model, anatomy, monitor_images, recipe.vitals)
         watched = time.perf_counter() - end
         if turn:  # the first is a warm-up
             ratios.append((middle - begun) / (end - middle))

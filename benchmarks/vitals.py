@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unsmooth.data.image_batches import feed
+from unsmooth.data.image_batches import image_batches
 from unsmooth.diagnosis import registry as vitals
 from unsmooth.diagnosis.diagnose import diagnose
 from unsmooth.diagnosis.measure import measure, measure_model
@@ -45,7 +45,7 @@ def trained_like() -> torch.nn.Module:
 
 
 def pictures(count: int) -> Tensor:
-    images = torch.cat([batch.images for batch in feed(timm.create_model(HOST), "photographs", 16)])
+    images = torch.cat([batch.images for batch in image_batches(timm.create_model(HOST), "photographs", 16)])
     return images.repeat(-(-count // len(images)), 1, 1, 1)[:count]
 
 
@@ -57,7 +57,7 @@ def plain(model: Any, images: Tensor) -> None:
 
 def streaming(model: Any, images: Tensor) -> None:
     anatomy, chosen = anatomy_of(model), vitals.select("default")
-    found = measure(model, anatomy, feed(model, images, BATCH, None), chosen)
+    found = measure(model, anatomy, image_batches(model, images, BATCH, None), chosen)
     measure_model(model, anatomy, images, chosen, None, found)
 
 
@@ -122,7 +122,7 @@ class Formulas:
         assert self.first is not None
         token_formulas(x[0], self.before, self.first)
 
-    def on_join(self, block: Any, branch: str, x: Tensor, f: Tensor, out: Tensor) -> None:
+    def on_residual(self, block: Any, branch: str, x: Tensor, f: Tensor, out: Tensor) -> None:
         (f.norm() / x.norm()).item()
         torch.linalg.svd(f[0]), torch.linalg.svd(out[0])
 
@@ -135,7 +135,7 @@ class Formulas:
 @torch.no_grad()
 def formulas(model: Any, images: Tensor) -> None:
     look = Formulas()
-    with probe(model, look.on_tokens, look.on_attention, None, look.on_input, look.on_join):
+    with probe(model, look.on_tokens, look.on_attention, None, look.on_input, look.on_residual):
         for image in images:
             model(image.unsqueeze(0))
 

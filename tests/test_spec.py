@@ -11,26 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unsmooth import UnsmoothError
-from unsmooth.spec import ModelSpec, Part, parse, parse_part
+from unsmooth.spec import ModelSpec, SpecItem, parse, parse_item
 
 
 @pytest.mark.parametrize(
     ("text", "host"),
     [
-        ("deit_tiny_patch16_224", Part("deit_tiny_patch16_224")),
-        ("deit_tiny_patch16_224.fb_in1k", Part("deit_tiny_patch16_224.fb_in1k")),
-        ("deit_tiny_patch16_224()", Part("deit_tiny_patch16_224")),
-        ("  deit ( depth = 2 )  ", Part("deit", {"depth": 2})),
-        ("hf:facebook/deit-tiny-patch16-224", Part("hf:facebook/deit-tiny-patch16-224")),
-        ("hf:./folder/of mine", Part("hf:./folder/of mine")),
-        ("hf:vit(hidden_size=48, image_size=32)", Part("hf:vit", {"hidden_size": 48, "image_size": 32})),
-        ("torchvision:vit_b_16", Part("torchvision:vit_b_16")),
-        ("hf-hub:timm/deit_tiny", Part("hf-hub:timm/deit_tiny")),
+        ("deit_tiny_patch16_224", SpecItem("deit_tiny_patch16_224")),
+        ("deit_tiny_patch16_224.fb_in1k", SpecItem("deit_tiny_patch16_224.fb_in1k")),
+        ("deit_tiny_patch16_224()", SpecItem("deit_tiny_patch16_224")),
+        ("  deit ( depth = 2 )  ", SpecItem("deit", {"depth": 2})),
+        ("hf:facebook/deit-tiny-patch16-224", SpecItem("hf:facebook/deit-tiny-patch16-224")),
+        ("hf:./folder/of mine", SpecItem("hf:./folder/of mine")),
+        ("hf:vit(hidden_size=48, image_size=32)", SpecItem("hf:vit", {"hidden_size": 48, "image_size": 32})),
+        ("torchvision:vit_b_16", SpecItem("torchvision:vit_b_16")),
+        ("hf-hub:timm/deit_tiny", SpecItem("hf-hub:timm/deit_tiny")),
     ],
 )
-def test_hosts(text: str, host: Part) -> None:
+def test_hosts(text: str, host: SpecItem) -> None:
     assert parse(text) == ModelSpec(host)
-    assert parse(text + "+attn_scale + feat_scale") == ModelSpec(host, (Part("attn_scale"), Part("feat_scale")))
+    assert parse(text + "+attn_scale + feat_scale") == ModelSpec(host, (SpecItem("attn_scale"), SpecItem("feat_scale")))
 
 
 def kinds(value: Any) -> Any:
@@ -76,11 +76,11 @@ def kinds(value: Any) -> Any:
 )
 def test_values(text: str, value: Any) -> None:
     """Read alone, in front of another option, and in a remedy; read again as written."""
-    host, remedy = Part("host", {"a": value}), Part("remedy", {"a": value})
+    host, remedy = SpecItem("host", {"a": value}), SpecItem("remedy", {"a": value})
     assert parse(f"host(a={text})") == ModelSpec(host)
-    assert parse(f"host( a = {text} , b=1)") == ModelSpec(Part("host", {"a": value, "b": 1}))
-    assert parse(f"host+remedy(a={text},)") == ModelSpec(Part("host"), (remedy,))
-    assert kinds(parse_part(f"host(a={text})").options["a"]) == kinds(value)
+    assert parse(f"host( a = {text} , b=1)") == ModelSpec(SpecItem("host", {"a": value, "b": 1}))
+    assert parse(f"host+remedy(a={text},)") == ModelSpec(SpecItem("host"), (remedy,))
+    assert kinds(parse_item(f"host(a={text})").options["a"]) == kinds(value)
     assert parse(str(ModelSpec(host, (remedy,)))) == ModelSpec(host, (remedy,))
 
 
@@ -98,14 +98,16 @@ def test_a_canonical_spec_is_written_as_it_was_read(text: str) -> None:
 
 
 def test_a_spec_without_a_host_is_its_remedies() -> None:
-    assert str(ModelSpec(None, (Part("attn_scale"), Part("adder", {"gain": 2.0})))) == "attn_scale+adder(gain=2.0)"
+    assert (
+        str(ModelSpec(None, (SpecItem("attn_scale"), SpecItem("adder", {"gain": 2.0})))) == "attn_scale+adder(gain=2.0)"
+    )
     assert str(ModelSpec(None)) == ""
 
 
 def test_what_cannot_be_written_is_told() -> None:
-    assert Part("a", {"b": [1, None, ("c", 0.5)], "d": True}).writable
-    assert not Part("a", {"b": str}).writable
-    assert not Part("a", {"b": [print]}).writable
+    assert SpecItem("a", {"b": [1, None, ("c", 0.5)], "d": True}).writable
+    assert not SpecItem("a", {"b": str}).writable
+    assert not SpecItem("a", {"b": [print]}).writable
 
 
 NAMES = st.text(string.ascii_letters + string.digits + "_.:/-", min_size=1)
@@ -114,18 +116,18 @@ VALUES = st.recursive(
     st.text() | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none(),
     lambda v: st.lists(v, max_size=3),
 )
-PARTS = st.builds(Part, NAMES, st.dictionaries(KEYS, VALUES, max_size=3))
+PARTS = st.builds(SpecItem, NAMES, st.dictionaries(KEYS, VALUES, max_size=3))
 
 
 @settings(deadline=None)  # a busy machine is no mistake
 @given(PARTS, st.lists(PARTS, max_size=3))
-def test_parse_undoes_str(host: Part, remedies: list[Part]) -> None:
+def test_parse_undoes_str(host: SpecItem, remedies: list[SpecItem]) -> None:
     spec = ModelSpec(host, tuple(remedies))
     again = parse(str(spec))
     assert again == spec
     assert again.host is not None
     assert kinds(list(again.host.options.values())) == kinds(list(host.options.values()))
-    assert parse_part(str(host)) == host
+    assert parse_item(str(host)) == host
     assert host.writable
 
 
@@ -200,11 +202,11 @@ def test_a_mistake_is_shown_where_it_is(text: str, column: int, expected: str) -
 )
 def test_one_remedy_is_read_alone(text: str, column: int, expected: str) -> None:
     with pytest.raises(UnsmoothError, match=expected.replace("+", r"\+")) as caught:
-        parse_part(text)
+        parse_item(text)
     assert str(caught.value).split("\n")[2].index("^") == 2 + column
 
 
 def test_what_is_no_string_is_refused() -> None:
-    for thing in (None, 3, Part("deit")):
+    for thing in (None, 3, SpecItem("deit")):
         with pytest.raises(UnsmoothError, match=f"as a string.*got {type(thing).__name__}"):
             parse(thing)  # type: ignore[arg-type]

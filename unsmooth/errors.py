@@ -12,7 +12,7 @@ class UnsmoothError(ValueError):
     """A mistake in what was asked for. The model is as it was."""
 
 
-class Refusal(UnsmoothError):
+class NotApplicable(UnsmoothError):
     """A remedy makes no sense on this host, or on this block of it."""
 
 

@@ -24,7 +24,7 @@ _WRITABLE = (str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True)
-class Part:
+class SpecItem:
     """A name with its options: a host, or a remedy."""
 
     name: str
@@ -45,8 +45,8 @@ class Part:
 class ModelSpec:
     """A host (None where unknown: the model was not built from a spec) and its remedies, in order."""
 
-    host: Part | None
-    remedies: tuple[Part, ...] = ()
+    host: SpecItem | None
+    remedies: tuple[SpecItem, ...] = ()
 
     def __str__(self) -> str:
         return "+".join(str(part) for part in ([self.host] if self.host else []) + list(self.remedies))
@@ -64,7 +64,7 @@ def parse(text: str) -> ModelSpec:
     return ModelSpec(parts[0], tuple(parts[1:]))
 
 
-def parse_part(text: str) -> Part:
+def parse_item(text: str) -> SpecItem:
     """Read one name with its options, such as `context_broadcast(position=mid)`."""
     reader = _Reader(text)
     part = reader.part("a remedy name")
@@ -113,7 +113,7 @@ class _Reader:
         shown = "".join(char if char.isprintable() else " " for char in self.text)  # the caret needs one line
         raise UnsmoothError(f"cannot read the model spec: expected {expected}\n  {shown}\n  {' ' * at}^")
 
-    def parts(self, first: str) -> list[Part]:
+    def parts(self, first: str) -> list[SpecItem]:
         parts = [self.part(first)]
         while self.peek() == "+":
             self.at += 1
@@ -125,7 +125,7 @@ class _Reader:
         if self.at < len(self.text):
             self.fail(self.at, "'+' and a remedy, or the end")
 
-    def part(self, what: str) -> Part:
+    def part(self, what: str) -> SpecItem:
         self.skip_space()
         start = self.at
         while self.at < len(self.text) and self.text[self.at] not in _NAME_END:
@@ -143,7 +143,7 @@ class _Reader:
                 self.option(options)
             self.at += 1
             self.skip_space()
-        return Part(name, options)
+        return SpecItem(name, options)
 
     def option(self, options: dict[str, Any]) -> None:
         self.skip_space()

@@ -18,15 +18,15 @@ from timm.data import Mixup, create_transform
 from torch import Tensor
 
 from unsmooth.data.batches import TrainingBatches, evaluation_batches
-from unsmooth.data.images import BadImage, Example, Source, Stream, first_usable, of_array
-from unsmooth.data.pictures import Labelled, Pictures
+from unsmooth.data.images import Example, ImageReadError, Source, Stream, first_usable, of_array
+from unsmooth.data.pictures import ImageBatch, ImageDataset
 from unsmooth.data.sampling import (
     ITEM,
     MIX,
+    derive_seed,
     epoch_order,
-    random_state_kept,
+    preserved_rng,
     seed_everything,
-    seed_of,
     share,
 )
 from unsmooth.errors import UnsmoothError
@@ -48,7 +48,7 @@ def source(kind: str, broken: tuple[int, ...] = (), count: int = COUNT) -> Sourc
 
     def picture(i: int) -> Image.Image:
         if i in broken:
-            raise BadImage("half of it is missing")
+            raise ImageReadError("half of it is missing")
         return images.picture(i)
 
     def examples(seed: int | None) -> Iterator[Example]:
@@ -62,18 +62,18 @@ def source(kind: str, broken: tuple[int, ...] = (), count: int = COUNT) -> Sourc
 
 
 def batches(images: Source, transform: Any = AUGMENT, epoch: int = 0, start: int = 0, strict: bool = False,
-            seed: int = 7, **how: Any) -> list[Labelled]:  # fmt: skip
-    return list(TrainingBatches(Pictures(images, transform, 3, strict), SIZE, seed, **how).from_step(epoch, start))
+            seed: int = 7, **how: Any) -> list[ImageBatch]:  # fmt: skip
+    return list(TrainingBatches(ImageDataset(images, transform, 3, strict), SIZE, seed, **how).from_step(epoch, start))
 
 
-def equal(a: list[Labelled], b: list[Labelled]) -> bool:
+def equal(a: list[ImageBatch], b: list[ImageBatch]) -> bool:
     return len(a) == len(b) and all(
         torch.equal(x.images, y.images) and torch.equal(x.labels, y.labels) and torch.equal(x.places, y.places)
         for x, y in zip(a, b, strict=True)
     )
 
 
-def together(parts: list[list[Labelled]], world: int) -> list[Labelled]:
+def together(parts: list[list[ImageBatch]], world: int) -> list[ImageBatch]:
     """The batches of several processes as one process would have them."""
     whole = []
     for shares in zip(*parts, strict=True):
@@ -81,7 +81,7 @@ def together(parts: list[list[Labelled]], world: int) -> list[Labelled]:
         joined = [
             torch.cat([getattr(part, name) for part in shares])[at.argsort()] for name in ("images", "labels", "places")
         ]
-        whole.append(Labelled(joined[0], joined[1], joined[2]))
+        whole.append(ImageBatch(joined[0], joined[1], joined[2]))
     return whole
 
 
@@ -99,16 +99,16 @@ def refusal(run: Callable[[], Any]) -> str:
 
 @given(st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=4), st.integers(0, 3))
 def test_a_seed_is_63_bits_that_depend_on_every_number(place: list[int], at: int) -> None:
-    found = seed_of(*place)
-    assert 0 <= found < 2**63 and found == seed_of(*place)
+    found = derive_seed(*place)
+    assert 0 <= found < 2**63 and found == derive_seed(*place)
     other = list(place)
     other[at % len(place)] += 1
-    assert seed_of(*other) != found and seed_of(*place, 0) != found
+    assert derive_seed(*other) != found and derive_seed(*place, 0) != found
 
 
 def test_the_seeds_of_recorded_runs() -> None:
     """These numbers are in runs that others repeat: they must never change."""
-    assert [seed_of(0), seed_of(0, 0), seed_of(1, 7, 0, 0)] == [
+    assert [derive_seed(0), derive_seed(0, 0), derive_seed(1, 7, 0, 0)] == [
         8147104208329303767, 6017775124710473527, 2275134825684485726,
     ]  # fmt: skip
     assert epoch_order(10, 0, 0) == [9, 6, 2, 4, 1, 7, 3, 0, 5, 8]
@@ -121,7 +121,7 @@ def test_every_generator_is_seeded_and_left_alone() -> None:
 
     seed_everything(5)
     first, state = draw(), draw
-    with random_state_kept():
+    with preserved_rng():
         seed_everything(5)
         assert draw() == first
         seed_everything(6)
@@ -179,7 +179,7 @@ def test_epochs_and_seeds_differ_and_repeat(kind: str) -> None:
     assert equal(first, batches(images)) and len(first) == COUNT // SIZE
     assert not torch.equal(first[0].images, batches(images, epoch=1)[0].images)
     assert not torch.equal(first[0].images, batches(images, seed=8)[0].images)
-    one = TrainingBatches(Pictures(images, AUGMENT, 3), SIZE, 7)
+    one = TrainingBatches(ImageDataset(images, AUGMENT, 3), SIZE, 7)
     assert one.steps == 3 and equal(list(one.from_step(1, 0)), batches(images, epoch=1))
     assert equal(list(one.from_step(0, 0)), first), "an epoch can be gone through again"
 
@@ -187,8 +187,8 @@ def test_epochs_and_seeds_differ_and_repeat(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_workers_change_nothing(kind: str) -> None:
     images = source(kind, broken=(4, 5))
-    alone = TrainingBatches(Pictures(images, AUGMENT, 3), SIZE, 7)
-    helped = TrainingBatches(Pictures(images, AUGMENT, 3), SIZE, 7, workers=2)
+    alone = TrainingBatches(ImageDataset(images, AUGMENT, 3), SIZE, 7)
+    helped = TrainingBatches(ImageDataset(images, AUGMENT, 3), SIZE, 7, workers=2)
     for epoch, start in ((0, 0), (1, 1), (0, 2)):
         wanted, found = list(alone.from_step(epoch, start)), list(helped.from_step(epoch, start))
         assert equal(wanted, found) and [b.skipped for b in wanted] == [b.skipped for b in found]
@@ -232,10 +232,10 @@ def test_mixing_a_share_is_mixing_the_batch(mixup: float, cutmix: float) -> None
     images, world = source("by place"), 2
     mix = Mixup(mixup, cutmix, label_smoothing=0.1, num_classes=3)
 
-    def mixed(found: list[Labelled]) -> list[tuple[Tensor, Tensor]]:
+    def mixed(found: list[ImageBatch]) -> list[tuple[Tensor, Tensor]]:
         done = []
         for step, batch in enumerate(found):
-            seed_everything(seed_of(MIX, 7, 0, step))
+            seed_everything(derive_seed(MIX, 7, 0, step))
             done.append(mix(batch.images.clone(), batch.labels))
         return done
 
@@ -271,7 +271,9 @@ def test_seed_epoch_and_position_are_what_augments(kind: str) -> None:
 
     for epoch in (0, 1):
         batches(source(kind), watching, epoch=epoch)
-    wanted = [random.Random(seed_of(ITEM, 7, epoch, position)).random() for epoch in (0, 1) for position in range(24)]
+    wanted = [
+        random.Random(derive_seed(ITEM, 7, epoch, position)).random() for epoch in (0, 1) for position in range(24)
+    ]
     assert met == wanted and len(set(met)) == 48
 
 
@@ -297,7 +299,7 @@ def test_the_random_numbers_of_this_process_stay_as_they_are(workers: int) -> No
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_evaluation_has_every_image_once_in_order(kind: str, workers: int) -> None:
-    pictures = Pictures(source(kind, broken=(0, 13)), PLAIN, 3)
+    pictures = ImageDataset(source(kind, broken=(0, 13)), PLAIN, 3)
     for world in (1, 3):
         seen: list[int] = []
         for rank in range(world):
@@ -312,7 +314,7 @@ def test_evaluation_has_every_image_once_in_order(kind: str, workers: int) -> No
 
 
 def test_a_stream_is_evaluated_as_any_other_data() -> None:
-    by_place, stream = (list(evaluation_batches(Pictures(source(kind), PLAIN, 3), 4)) for kind in KINDS)
+    by_place, stream = (list(evaluation_batches(ImageDataset(source(kind), PLAIN, 3), 4)) for kind in KINDS)
     assert equal(by_place, stream)
 
 
@@ -341,7 +343,7 @@ def test_the_next_image_takes_the_turn_of_a_broken_one(kind: str, workers: int) 
 @pytest.mark.parametrize("kind", KINDS)
 def test_strict_data_stops_in_one_line_with_the_name(kind: str, workers: int) -> None:
     images = source(kind, broken=tuple(range(5, COUNT)))
-    pictures = Pictures(images, PLAIN, 3, strict=True)
+    pictures = ImageDataset(images, PLAIN, 3, strict=True)
     runs: list[Callable[[], Any]] = [
         lambda: batches(images, strict=True, workers=workers),
         lambda: list(evaluation_batches(pictures, 4, workers)),
@@ -359,7 +361,7 @@ def test_nothing_but_broken_images(kind: str, workers: int) -> None:
     assert refusal(lambda: batches(images, workers=workers)) == said[kind]
     with pytest.raises(UnsmoothError, match=r"no image that can be used: all 30 .*toys\[0\]: half of it is missing"):
         first_usable(images)
-    found = list(evaluation_batches(Pictures(images, PLAIN, 3), 16, workers))
+    found = list(evaluation_batches(ImageDataset(images, PLAIN, 3), 16, workers))
     assert [len(batch.labels) for batch in found] == [0, 0] and sum(len(batch.skipped) for batch in found) == COUNT
 
 
@@ -376,7 +378,7 @@ def test_a_stream_that_ends_early_or_has_odd_labels(workers: int) -> None:
     short = replace(images, count=90)
     said = refusal(lambda: batches(short, workers=workers))
     assert said == "toys ended before its 90 images: correct their number, behind a |"
-    said = refusal(lambda: list(evaluation_batches(Pictures(short, PLAIN, 3), 4, workers)))
+    said = refusal(lambda: list(evaluation_batches(ImageDataset(short, PLAIN, 3), 4, workers)))
     assert said == "toys has 30 images, and should have 90"
     said = refusal(lambda: batches(replace(images, limit=2), workers=workers))
     assert re.fullmatch(r"toys: toys\[\d+\] has the label 2, and there are 2 classes \(0 to 1\)", said)
@@ -384,6 +386,6 @@ def test_a_stream_that_ends_early_or_has_odd_labels(workers: int) -> None:
 
 def test_pinning_reaches_every_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "pin_memory", lambda self: self + 1)  # there may be no GPU here
-    batch = Labelled(torch.zeros(2), torch.zeros(2), torch.zeros(2), {"a": "b"}).pin_memory()
+    batch = ImageBatch(torch.zeros(2), torch.zeros(2), torch.zeros(2), {"a": "b"}).pin_memory()
     assert (batch.images == 1).all() and (batch.labels == 1).all() and (batch.places == 1).all()
     assert batch.skipped == {"a": "b"}

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from tests.data.test_sources import IMAGES, batches, deit, picture, pixels
 from tests.support.small_hosts import host
-from unsmooth.data.image_batches import Feed, feed
+from unsmooth.data.image_batches import ImageBatches, image_batches
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import example, run
 
 
 def test_pictures_are_resized_and_normalised_as_the_host_says() -> None:
     white, black = np.full((1, 50, 70, 3), 255, np.uint8), np.zeros((1, 50, 70, 3), np.uint8)
-    given = feed(deit(), np.concatenate([white, black]), 2)
+    given = image_batches(deit(), np.concatenate([white, black]), 2)
     (batch,) = given
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (given.mean, given.std))
     torch.testing.assert_close(batch.images, torch.stack([(1 - mean) / std, -mean / std]).expand(2, 3, 32, 32))
@@ -42,10 +42,14 @@ def test_the_limit_spreads_over_the_data(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         for i in range(5):
             picture(i, height=8, width=8).save(tmp_path / name / f"{i}.png")
-    given = feed(deit(), tmp_path, 3, limit=8)
+    given = image_batches(deit(), tmp_path, 3, limit=8)
     labels = torch.cat([batch.labels for batch in given])
     assert given.count == len(labels) == 8 and labels.bincount().tolist() == [2, 2, 2, 2]
-    assert feed(deit(), tmp_path, 3, limit=None).count == feed(deit(), tmp_path, 3, limit=100).count == 20
+    assert (
+        image_batches(deit(), tmp_path, 3, limit=None).count
+        == image_batches(deit(), tmp_path, 3, limit=100).count
+        == 20
+    )
     names = [name for batch in batches(tmp_path, 3, limit=2) for name in batch.names]
     assert names == ["a/0.png", "d/4.png"], "the ends are taken"
     assert len({n for batch in batches(tmp_path, 3, limit=19) for n in batch.names}) == 19, "none is taken twice"
@@ -142,7 +146,7 @@ def test_a_host_of_other_channels_says_what_it_takes(tmp_path: Path) -> None:
     grey, many = (timm.create_model("deit_tiny_patch16_224", in_chans=channels, **build) for channels in (1, 5))
     (batch,) = batches(tmp_path, model=grey)
     assert batch.images.shape == (1, 1, 32, 32)
-    assert feed(grey, tmp_path, 2).picture(batch.images[0]).shape == (32, 32, 3)
+    assert image_batches(grey, tmp_path, 2).picture(batch.images[0]).shape == (32, 32, 3)
     with pytest.raises(UnsmoothError, match=r"takes 5 channels.*tensor"):
         batches(tmp_path, model=many)
     assert len(batches(torch.zeros(2, 5, 32, 32), model=many)) == 1
@@ -150,7 +154,7 @@ def test_a_host_of_other_channels_says_what_it_takes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["digits", "photographs"])
 def test_embedded_images(name: str) -> None:
-    given = feed(deit(), name, 4, limit=6)
+    given = image_batches(deit(), name, 4, limit=6)
     found = list(given)
     assert given.count == 6 and not given.skipped and [len(batch.images) for batch in found] == [4, 2]
     assert (found[0].labels is not None) == (name == "digits")
@@ -163,7 +167,7 @@ def test_embedded_images(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_batch_runs_through_its_host(name: str, dtype: torch.dtype) -> None:
     model = host(name).to(dtype)
-    given: Feed = feed(model, None, 2, limit=3)  # no source: what a fresh install has
+    given: ImageBatches = image_batches(model, None, 2, limit=3)  # no source: what a fresh install has
     assert given.name.startswith("photographs")
     with torch.no_grad():
         for batch in given:

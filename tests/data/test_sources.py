@@ -16,8 +16,8 @@ from PIL import Image
 from torch import nn
 
 from tests.support.small_hosts import host
-from unsmooth.data.image_batches import LIMIT, Batch, feed
-from unsmooth.data.images import BadImage, eight_bit, for_host, read_picture
+from unsmooth.data.image_batches import LIMIT, NamedImages, image_batches
+from unsmooth.data.images import ImageReadError, eight_bit, for_host, read_picture
 from unsmooth.data.sources import open_images
 from unsmooth.errors import UnsmoothError
 
@@ -40,8 +40,10 @@ def picture(seed: int = 0, **size: int) -> Image.Image:
     return Image.fromarray(pixels(seed, **size))
 
 
-def batches(source: Any, batch_size: int = 4, limit: int | None = LIMIT, model: nn.Module | None = None) -> list[Batch]:
-    return list(feed(model or deit(), source, batch_size, limit))
+def batches(
+    source: Any, batch_size: int = 4, limit: int | None = LIMIT, model: nn.Module | None = None
+) -> list[NamedImages]:
+    return list(image_batches(model or deit(), source, batch_size, limit))
 
 
 def seen_as(path: Path, channels: int = 3) -> Array:
@@ -170,7 +172,7 @@ def test_bad_files_are_skipped_by_name_and_the_others_read(tmp_path: Path) -> No
     write_bad(tmp_path)
     for i in range(3):
         picture(i).save(tmp_path / f"good{i}.png")
-    given = feed(deit(), tmp_path, 2)
+    given = image_batches(deit(), tmp_path, 2)
     for _ in range(2):  # it can be run again, and counts anew
         found = list(given)
         assert [name for batch in found for name in batch.names] == ["good0.png", "good1.png", "good2.png"]
@@ -198,7 +200,7 @@ def test_damage_anywhere_is_a_picture_or_a_reason(tmp_path: Path, kind: str) -> 
             path.write_bytes(damaged)
             try:
                 outcome = for_host(read_picture(path), 3).mode
-            except BadImage as reason:
+            except ImageReadError as reason:
                 outcome = str(reason).strip()
             assert outcome
 
@@ -314,7 +316,7 @@ def test_npz_files_that_are_wrong(tmp_path: Path, kind: str) -> None:
     make, words = WRONG_FILES[kind]
     path = make(tmp_path / "data.npz")
     with pytest.raises(UnsmoothError, match=words) as error:
-        feed(deit(), path, 4)
+        image_batches(deit(), path, 4)
     assert "data.npz" in str(error.value) and "\n" not in str(error.value)
 
 

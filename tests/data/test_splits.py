@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unsmooth.data.images import BadImage, Images
+from unsmooth.data.images import ImageReadError, Images
 from unsmooth.data.sources import open_images
 from unsmooth.data.splits import Splits, open_splits, some_of
 from unsmooth.errors import UnsmoothError
@@ -174,7 +174,7 @@ def test_torchvision_image_folder(tmp_path: Path) -> None:
     splits = open_splits("torch/image_folder", root=tmp_path)
     assert (splits.train.count, splits.val.count, splits.classes, splits.train.classes) == (9, 6, 3, CLASSES)
     assert isinstance(splits.train, Images) and splits.train.item(0) == "cat/0.png"
-    with pytest.raises(BadImage, match="not an image"):
+    with pytest.raises(ImageReadError, match="not an image"):
         splits.train.picture(0)
 
 

@@ -18,8 +18,8 @@ from PIL import Image
 from timm.data import create_transform
 
 from unsmooth.data.batches import TrainingBatches, evaluation_batches
-from unsmooth.data.images import BadImage, Example, Images, Stream, as_images
-from unsmooth.data.pictures import Pictures
+from unsmooth.data.images import Example, ImageReadError, Images, Stream, as_images
+from unsmooth.data.pictures import ImageDataset
 from unsmooth.data.sources import open_images, open_source
 from unsmooth.data.splits import open_splits, some_of
 from unsmooth.data.streams import shuffled
@@ -126,7 +126,7 @@ def test_shards_themselves_are_shuffled(shards: Path, monkeypatch: pytest.Monkey
 
 def test_a_file_that_was_begun_here_is_begun_anew_in_workers(shards: Path) -> None:
     """Forked processes share the place in an open file, and would read across each other."""
-    pictures = Pictures(open_splits("wds/toy", root=shards).train, TRANSFORM, 3)
+    pictures = ImageDataset(open_splits("wds/toy", root=shards).train, TRANSFORM, 3)
     wanted = [pictures[(i, None)].image for i in range(30)]
     assert pictures[(0, None)].label == 0  # begun anew, and open
     found = torch.cat([batch.images for batch in evaluation_batches(pictures, 3, workers=2)])
@@ -143,7 +143,7 @@ def test_shards_by_pattern_and_number(shards: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_shards_are_trained_on(shards: Path, workers: int) -> None:
-    pictures = Pictures(open_splits("wds/toy", root=shards).train, TRANSFORM, 3)
+    pictures = ImageDataset(open_splits("wds/toy", root=shards).train, TRANSFORM, 3)
     found = list(TrainingBatches(pictures, 10, 3, workers=workers).from_step(1, 0))
     wanted = torch.stack([TRANSFORM(Image.open(io.BytesIO(png(i)))) for i in range(30)])
     seen = torch.cat([batch.images for batch in found])
@@ -178,9 +178,9 @@ def test_broken_images_in_shards(shards: Path) -> None:
         ("0003", "truncated|broken|corrupt"),
         ("0004", "no jpg, jpeg, png, webp file"),
     ):
-        with pytest.raises(BadImage, match=words):
+        with pytest.raises(ImageReadError, match=words):
             found[name].picture()
-    pictures = Pictures(open_splits("wds/toy", root=shards).train, TRANSFORM, 3)
+    pictures = ImageDataset(open_splits("wds/toy", root=shards).train, TRANSFORM, 3)
     batches = list(TrainingBatches(pictures, 10, 3).from_step(0, 0))
     assert [len(batch.labels) for batch in batches] == [10, 10, 10]
     assert {Path(name).name for batch in batches for name in batch.skipped} == {"0002", "0003", "0004"}
@@ -263,7 +263,7 @@ def test_tables_as_streams(tables: Path) -> None:
     assert splits.classes == 3 and splits.train.classes == CLASSES and len(names(splits.val)) == 6
     orders = [names(splits.train, seed) for seed in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2] and sorted(orders[2]) == sorted(names(splits.train))
-    pictures = Pictures(splits.train, TRANSFORM, 3)
+    pictures = ImageDataset(splits.train, TRANSFORM, 3)
     alone, helped = (list(TrainingBatches(pictures, 4, 3, workers=workers).from_step(0, 0)) for workers in (0, 2))
     assert all(torch.equal(a.images, b.images) for a, b in zip(alone, helped, strict=True))
 

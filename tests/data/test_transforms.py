@@ -1,4 +1,4 @@
-"""Pictures as a host wants them."""
+"""ImageDataset as a host wants them."""
 
 from __future__ import annotations
 

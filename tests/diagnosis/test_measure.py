@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.support.small_hosts import host, treat
-from unsmooth.data.image_batches import Batch
+from unsmooth.data.image_batches import NamedImages
 from unsmooth.diagnosis import registry as vitals
 from unsmooth.diagnosis.measure import Measurements, measure
 from unsmooth.diagnosis.moments import Spread
@@ -57,16 +57,16 @@ def images_for(model: nn.Module, count: int, large: int = 64) -> Tensor:
     return torch.randn(count, channels, *side, generator=torch.Generator().manual_seed(1))
 
 
-def in_batches(images: Tensor, size: int, labels: Tensor | None = None) -> list[Batch]:
+def in_batches(images: Tensor, size: int, labels: Tensor | None = None) -> list[NamedImages]:
     marks = [None] * len(images.split(size)) if labels is None else labels.split(size)
-    return [Batch(x, y) for x, y in zip(images.split(size), marks, strict=True)]
+    return [NamedImages(x, y) for x, y in zip(images.split(size), marks, strict=True)]
 
 
 def some_labels(count: int) -> Tensor:
     return torch.arange(count) % 3
 
 
-def look(model: nn.Module, batches: list[Batch], chosen: Any = EVERY, **options: Any) -> Measurements:
+def look(model: nn.Module, batches: list[NamedImages], chosen: Any = EVERY, **options: Any) -> Measurements:
     return measure(model, anatomy_of(model), batches, chosen, **options)
 
 
@@ -238,7 +238,7 @@ def test_the_pass_is_a_naive_look_at_everything(name: str, case: str, prefix: bo
     images = images_for(model, 18 if name == "deit" else COUNT)
     labels = some_labels(len(images))
     seen = naive(model, name, case, images)
-    found = look(model, [Batch(images, labels)], prefix=prefix)
+    found = look(model, [NamedImages(images, labels)], prefix=prefix)
     assert (found.images, found.blocks, found.broken) == (len(images), len(seen), None)
     for vital in EVERY:
         series = found.values[vital.key]
@@ -282,7 +282,7 @@ def agree(a: Measurements, b: Measurements, chosen: Any, blocks: Any = None) -> 
 @cache
 def in_one_batch(name: str, case: str) -> Measurements:
     model = build(name, case)
-    return look(model, [Batch(images_for(model, COUNT), some_labels(COUNT))])
+    return look(model, [NamedImages(images_for(model, COUNT), some_labels(COUNT))])
 
 
 @pytest.mark.parametrize(("name", "case", "size"), [(n, c, s) for n, c in PAIRS for s in SIZES.get(n, (3,))])
@@ -302,7 +302,7 @@ def test_some_blocks_have_the_values_that_they_have_among_all(chosen: list[int])
     name = "swin"
     model = build(name)
     found, whole = (
-        look(model, [Batch(images_for(model, COUNT), some_labels(COUNT))], blocks=chosen),
+        look(model, [NamedImages(images_for(model, COUNT), some_labels(COUNT))], blocks=chosen),
         in_one_batch(name, ""),
     )
     alone = [vital for vital in EVERY if vital.of != "blocks" or vital.key == "depth_probe"]

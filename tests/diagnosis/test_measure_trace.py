@@ -32,7 +32,7 @@ from tests.diagnosis.test_measure import (
 )
 from tests.diagnosis.test_probe import traces_left
 from tests.support.small_hosts import ALL, CONVMIXER
-from unsmooth.data.image_batches import Batch
+from unsmooth.data.image_batches import NamedImages
 from unsmooth.diagnosis import measure as measure_module
 from unsmooth.diagnosis import registry as vitals
 from unsmooth.diagnosis.measure import Measurements, measure, singular_values
@@ -50,7 +50,7 @@ from unsmooth.surgery.plan import anatomy_of
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_block_has_a_value_or_a_reason(name: str, case: str, count: int) -> None:
     model = build(name, case, torch.float32)
-    found = look(model, [Batch(images_for(model, count), some_labels(count))])
+    found = look(model, [NamedImages(images_for(model, count), some_labels(count))])
     assert found.images == count and found.broken is None
     for vital in EVERY:
         series = found.values[vital.key].get(vital.main, [None] * found.blocks)
@@ -91,7 +91,7 @@ def test_an_image_that_is_not_finite_does_not_take_others_along() -> None:
     spoilt = images.clone()
     spoilt[2] = float("nan")
     chosen = [vital for vital in STREAMED if vital.key != "depth_probe"]
-    others = look(model, [Batch(images[[0, 1, 3, 4, 5]])], chosen)
+    others = look(model, [NamedImages(images[[0, 1, 3, 4, 5]])], chosen)
     for size in (1, 3, 6):
         found = look(model, in_batches(spoilt, size), chosen)
         assert found.broken is not None and found.broken[0] == 0
@@ -117,7 +117,7 @@ def test_labels_stay_with_their_images_when_one_is_not_finite(size: int) -> None
 def test_labels_that_are_no_classes_are_a_reason_and_not_a_crash() -> None:
     model = build("deit")
     labels = torch.tensor([0.5, 1.5, 2.5, 0.5, 1.5])
-    found = look(model, [Batch(images_for(model, 5), labels)], vitals.select("depth_probe"))
+    found = look(model, [NamedImages(images_for(model, 5), labels)], vitals.select("depth_probe"))
     assert len(found.values["depth_probe"].get("", [])) == 2 or "label" in found.skipped["depth_probe"][0]
 
 
@@ -162,9 +162,9 @@ def test_a_look_changes_nothing(name: str, case: str, failing: str) -> None:
     chosen = [dataclasses.replace(v, measure=trouble) if v.key == failing else v for v in EVERY]
     if failing:
         with pytest.raises(Trouble):
-            look(model, [Batch(images)], chosen)
+            look(model, [NamedImages(images)], chosen)
     else:
-        look(model, [Batch(images)], chosen)
+        look(model, [NamedImages(images)], chosen)
     assert_unchanged(before, everything_of(model, images))
 
 
@@ -172,15 +172,15 @@ def test_images_are_not_written_on() -> None:
     model = build("deit", dtype=torch.float32)
     images = images_for(model, 5)
     copy = images.clone()
-    look(model, [Batch(images)])
+    look(model, [NamedImages(images)])
     assert torch.equal(images, copy)
 
 
 def test_a_look_inside_inference_mode() -> None:
     model, images = build("deit"), images_for(build("deit"), 5)
-    wanted = look(model, [Batch(images)])
+    wanted = look(model, [NamedImages(images)])
     with torch.inference_mode():
-        found = look(model, [Batch(images)])
+        found = look(model, [NamedImages(images)])
     agree(found, wanted, EVERY)
 
 
@@ -191,7 +191,7 @@ def test_a_look_inside_inference_mode() -> None:
 @pytest.mark.parametrize("name", ["deit", "swin", "hf_vit", "torchvision_vit", "pvt_v2"])
 def test_hosts_in_half_precision(name: str, dtype: torch.dtype) -> None:
     model = build(name, dtype=dtype)
-    found, exact = look(model, [Batch(images_for(model, COUNT), some_labels(COUNT))]), in_one_batch(name, "")
+    found, exact = look(model, [NamedImages(images_for(model, COUNT), some_labels(COUNT))]), in_one_batch(name, "")
     assert found.broken is None and found.skipped == exact.skipped
     for key in ("token_cosine", "high_frequency_ratio", "effective_rank", "attention_entropy", "branch_ratio"):
         for mine, real in zip(*(m.values[key][vitals.get(key).main] for m in (found, exact)), strict=True):
@@ -204,7 +204,7 @@ def test_large_sums_in_half_precision_are_not_taken_for_infinity() -> None:
     model = build("deit", dtype=torch.float32)
     model.pos_embed.data += 100
     images = images_for(model, 5)
-    exact, found = look(model, [Batch(images)]), look(model.half(), [Batch(images)])
+    exact, found = look(model, [NamedImages(images)]), look(model.half(), [NamedImages(images)])
     assert found.broken is None and found.skipped == exact.skipped
 
 
@@ -227,7 +227,7 @@ def both_kernels(name: str) -> tuple[Measurements, Measurements]:
     for model, via in ((fused, "sdpa"), (explicit, "softmax")):
         assert {a.via for block in anatomy_of(model).blocks for a in block.attentions} == {via}
     images = images_for(fused, 5)
-    return look(fused, [Batch(images)], SHAPED), look(explicit, [Batch(images)], SHAPED)
+    return look(fused, [NamedImages(images)], SHAPED), look(explicit, [NamedImages(images)], SHAPED)
 
 
 @pytest.mark.parametrize("name", EXPLICIT)
@@ -281,7 +281,7 @@ def test_a_host_that_writes_over_its_tokens() -> None:
     writer.load_state_dict(plain.state_dict())
     images = images_for(plain, 5)
     chosen = [vital for vital in EVERY if vital.key != "depth_probe"]
-    wanted, found = look(plain, [Batch(images)], chosen), look(writer, [Batch(images)], chosen)
+    wanted, found = look(plain, [NamedImages(images)], chosen), look(writer, [NamedImages(images)], chosen)
     assert not wanted.skipped["high_frequency_gain"]
     agree(found, wanted, chosen)
 
@@ -337,7 +337,7 @@ def test_what_is_held_does_not_grow_with_the_images(name: str, monkeypatch: pyte
     model, held = build(name, dtype=torch.float32), []
 
     class Watched(measure_module._Pass):
-        def end(self, batch: Batch) -> None:
+        def end(self, batch: NamedImages) -> None:
             super().end(batch)
             held.append(bytes_held(self, set()))
 

@@ -18,7 +18,7 @@ from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Attention, Block
 from unsmooth.hosts.inputs import first_tensor
 from unsmooth.seam.intercept import AttentionCall
-from unsmooth.seam.patched import Treatment, is_muted, watchers
+from unsmooth.seam.patched import PatchedForward, observers, observers_are_paused
 from unsmooth.surgery.plan import anatomy_of
 
 KINDS = {name: ["global", "global"] for name in ALL} | {
@@ -47,8 +47,8 @@ def traces_left(model: nn.Module) -> dict[str, Any]:
         "training": [m.training for m in model.modules()],
         "classes": [type(m) for m in model.modules()],
         "attributes": [sorted(m.__dict__) for m in model.modules()],
-        "watchers": list(watchers),
-        "muted": is_muted(),
+        "observers": list(observers),
+        "observers_paused": observers_are_paused(),
         "modes": _get_current_function_mode_stack(),
     }
 
@@ -66,7 +66,7 @@ def test_looking_changes_nothing(name: str, case: str) -> None:
     model = treat(host(name), case) if case else host(name)
     next(model.modules()).training = True  # an odd flag that must survive
     plain, before = outputs(model, name), traces_left(model)
-    assert before["watchers"] == before["modes"] == []
+    assert before["observers"] == before["modes"] == []
     seen: list[Tensor] = []
     with probe(model, **look_at_all(seen)):
         assert torch.equal(outputs(model, name), plain)
@@ -157,13 +157,13 @@ def test_the_map_of_every_host(name: str) -> None:
 @pytest.mark.parametrize("name", HOSTS)
 def test_the_map_of_a_treated_model_is_the_one_it_used(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, used, told = treat(host(name), case), [], []
-    on_attention = Treatment.on_attention
+    on_attention = PatchedForward.on_attention
 
-    def recorded(self: Treatment, call: AttentionCall) -> Tensor:
+    def recorded(self: PatchedForward, call: AttentionCall) -> Tensor:
         used.append(on_attention(self, call))
         return used[-1]
 
-    monkeypatch.setattr(Treatment, "on_attention", recorded)
+    monkeypatch.setattr(PatchedForward, "on_attention", recorded)
     with probe(model, on_attention=lambda block, attention, call: told.append(call.map() @ call.v)):
         outputs(model, name)
     assert len(told) == len(KINDS[name])
@@ -204,9 +204,9 @@ def test_the_map_is_that_of_the_equations(name: str, case: str, monkeypatch: pyt
     """Hosts whose scores have no bias and no mask: queries and keys as they meet the kernel give the whole map."""
     model = treat(host(name).double(), case)
     met: list[tuple[np.ndarray, np.ndarray]] = []
-    on_sdpa = Treatment.on_sdpa
+    on_sdpa = PatchedForward.on_sdpa
 
-    def recorded(self: Treatment, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
+    def recorded(self: PatchedForward, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
         met.append((q.numpy(), k.numpy()))
         return on_sdpa(self, q, k, v, options)
 
@@ -222,7 +222,7 @@ def test_the_map_is_that_of_the_equations(name: str, case: str, monkeypatch: pyt
         maps.append(call.map().numpy())
         np.testing.assert_allclose(maps[-1], reference(case, *met[-1], learned), rtol=1e-9, atol=1e-12)
 
-    monkeypatch.setattr(Treatment, "on_sdpa", recorded)
+    monkeypatch.setattr(PatchedForward, "on_sdpa", recorded)
     image = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     with torch.no_grad(), probe(model, on_attention=look):
         model(image)

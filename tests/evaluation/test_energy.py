@@ -14,7 +14,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.energy import PRICES, energy
 from unsmooth.evaluation.operations import Count, Counting, Operations, count_operations, unfused
 from unsmooth.hosts.inputs import example_input, run
-from unsmooth.hosts.modes import undisturbed
+from unsmooth.hosts.modes import eval_mode
 from unsmooth.utils.text import in_words, rounded
 
 N, D, HEADS, HIDDEN, DEPTH, CLASSES, PATCHES, PIXELS = 17, 48, 3, 192, 2, 5, 16, 3 * 8 * 8  # of the small DeiT
@@ -140,7 +140,7 @@ def test_every_host_is_counted_and_put_back(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["deit", "swin", "hf_vit", "torchvision_vit", "eva02"])
 def test_products_are_those_of_torchs_own_counter(name: str) -> None:
-    with undisturbed(model := host(name)), unfused(), FlopCounterMode(display=False) as counter:
+    with eval_mode(model := host(name)), unfused(), FlopCounterMode(display=False) as counter:
         run(model, example_input(model))
     assert 2 * count_operations(model).parts["products"].multiply == counter.get_total_flops()
 

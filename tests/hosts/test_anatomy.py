@@ -47,7 +47,7 @@ def test_hosts(name: str) -> None:
     first = anatomy.blocks[0]
     assert (first.attentions[0].kind, first.attentions[0].via) == (kind, via)
     assert (first.tokens, first.attentions[0].heads, first.class_token) == (tokens, heads, class_token)
-    assert all(block.joins == ("attn", "mlp") for block in anatomy.blocks)
+    assert all(block.residuals == ("attn", "mlp") for block in anatomy.blocks)
     assert all(block.reasons == {} for block in anatomy.blocks)
     assert all(block.attn and block.attn.front and block.attn.end for block in anatomy.blocks)
     assert all(block.mlp and block.mlp.front and block.mlp.mid and block.mlp.end for block in anatomy.blocks)
@@ -65,7 +65,7 @@ def test_cait_class_attention_is_left_alone() -> None:
 
 def test_convmixer_has_a_skip_and_no_attention() -> None:
     blocks = examine(host(CONVMIXER)).blocks
-    assert [block.joins for block in blocks] == [("attn",)] * 2
+    assert [block.residuals for block in blocks] == [("attn",)] * 2
     assert all("no softmax attention" in block.reasons["attn"] for block in blocks)
 
 

@@ -152,7 +152,7 @@ def test_a_class_that_cannot_change_leaves_nothing_behind() -> None:
         with pytest.raises(TypeError, match="no subclass"):
             unsmooth.apply(model, "attn_scale")
         assert list(model.state_dict()) == keys
-        assert "_unsmooth_fittings" not in model.blocks[1].attn.__dict__
+        assert "_unsmooth_patches" not in model.blocks[1].attn.__dict__
     assert type(model.blocks[0].attn) is vt.Attention
 
 

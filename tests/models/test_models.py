@@ -99,7 +99,7 @@ def test_the_remedies_of_the_papers_come_and_go(name: str, remedy: str) -> None:
 def test_a_checkup_finds_every_block(name: str) -> None:
     found = checkup(SMALL[name])
     assert [block.name for block in found.anatomy.blocks] == BLOCKS[name]
-    assert all(block.joins == ("attn", "mlp") for block in found.anatomy.blocks)
+    assert all(block.residuals == ("attn", "mlp") for block in found.anatomy.blocks)
     outside = [line.partition(":")[0] for line in found.skipped]
     assert outside == ([f"tokens_to_token.attention{i}.attn" for i in (1, 2)] if name == "t2t_t" else [])
 

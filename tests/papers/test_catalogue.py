@@ -177,7 +177,7 @@ def test_published_beside_measured() -> None:
     measured(treated, "top1", 0.5, gain=-0.02, low=-0.03, high=0.01)
     assert agreement("top1", value) == "no difference shown"
     measured(treated, "top1", 0.5, gain=-0.02)
-    assert agreement("top1", value) == "no interval: not judged"
+    assert agreement("top1", value) == "no interval: not eval_model"
 
 
 def curves(**lines: list[float | None]) -> dict:

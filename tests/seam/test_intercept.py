@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.support.small_hosts import ALL, host, outputs, treat
-from unsmooth.seam.intercept import AttentionCall, Seam, multi_head_attention
-from unsmooth.seam.patched import Fittings, Join, Treatment, fittings, release, treated_class
+from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, multi_head_attention
+from unsmooth.seam.patched import ModulePatches, PatchedForward, ResidualScale, module_patches, patched_class, unpatch
 
 
-class Witness(Seam):
+class Witness(AttentionInterceptor):
     """Remembers which events passed."""
 
     def __init__(self) -> None:
@@ -315,7 +315,9 @@ def test_a_treated_multi_head_module_asked_for_weights_raises() -> None:
 
 def test_a_weighted_residual_sum_is_not_taken_for_a_plain_one() -> None:
     x, branch = draw(2, 5, 6), draw(2, 5, 6, seed=1)
-    treatment = Treatment(Fittings(joins=[Join("attn", skip=0.0)], order=("attn",)), nn.Identity(), x)
+    treatment = PatchedForward(
+        ModulePatches(residuals=[ResidualScale("attn", skip=0.0)], order=("attn",)), nn.Identity(), x
+    )
     with treatment:
         out = torch.add(x, branch, alpha=2.0)
     assert torch.equal(out, torch.add(x, branch, alpha=2.0))
@@ -329,7 +331,9 @@ def test_a_residual_sum_is_changed_however_it_is_written(
     write: Callable[[Tensor, Tensor], Tensor], skip: float, gain: float
 ) -> None:
     x, branch = draw(2, 5, 6), draw(2, 5, 6, seed=1)
-    treatment = Treatment(Fittings(joins=[Join("attn", skip, gain)], order=("attn", "mlp")), nn.Identity(), x)
+    treatment = PatchedForward(
+        ModulePatches(residuals=[ResidualScale("attn", skip, gain)], order=("attn", "mlp")), nn.Identity(), x
+    )
     with treatment:
         once = write(x, branch)
         twice = write(once, branch)  # the MLP's sum, which no join is for
@@ -339,11 +343,11 @@ def test_a_residual_sum_is_changed_however_it_is_written(
 
 
 def test_the_class_of_a_treated_module() -> None:
-    cls = treated_class(nn.Linear)
-    assert treated_class(nn.Linear) is cls
+    cls = patched_class(nn.Linear)
+    assert patched_class(nn.Linear) is cls
     assert issubclass(cls, nn.Linear)
     assert (cls.__name__, cls.__module__) == (nn.Linear.__name__, nn.Linear.__module__)
-    assert treated_class(nn.Conv2d) is not cls
+    assert patched_class(nn.Conv2d) is not cls
 
 
 def test_treated_modules_stay_what_they_are() -> None:
@@ -356,19 +360,19 @@ def test_treated_modules_stay_what_they_are() -> None:
         changed += type(own) is not type(module)
     assert changed == 4, "the attention and the block of both"
     first, second = model.blocks[0].attn, model.blocks[1].attn
-    assert type(first) is type(second) is treated_class(type(plain.blocks[0].attn))
+    assert type(first) is type(second) is patched_class(type(plain.blocks[0].attn))
     for twin in (copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
         assert type(twin) is type(first)
 
 
 def test_fittings_come_once_and_go_with_their_last_part() -> None:
     module = nn.Linear(3, 3)
-    found = fittings(module)
-    assert fittings(module) is found
-    found.joins.append(Join("attn"))
-    release(module)
-    assert type(module) is treated_class(nn.Linear), "something still hangs on it"
-    found.joins.clear()
-    release(module)
+    found = module_patches(module)
+    assert module_patches(module) is found
+    found.residuals.append(ResidualScale("attn"))
+    unpatch(module)
+    assert type(module) is patched_class(nn.Linear), "something still hangs on it"
+    found.residuals.clear()
+    unpatch(module)
     assert type(module) is nn.Linear
-    assert "_unsmooth_fittings" not in module.__dict__
+    assert "_unsmooth_patches" not in module.__dict__

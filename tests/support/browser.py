@@ -33,7 +33,7 @@ def visits(browser: Browser, folder: Path, render: Callable[..., bytes]) -> Iter
     trouble: list[str] = []
     contexts = []
 
-    def go(*values: Any, width: int = 1200, scheme: Any = "light") -> Page:
+    def open_page(*values: Any, width: int = 1200, scheme: Any = "light") -> Page:
         file = folder / f"{len(contexts)}.html"
         file.write_bytes(render(*values))
         contexts.append(browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme))
@@ -46,7 +46,7 @@ def visits(browser: Browser, folder: Path, render: Callable[..., bytes]) -> Iter
         page.wait_for_selector("html[data-drawn=all]", state="attached")
         return page
 
-    yield go
+    yield open_page
     for context in contexts:
         context.close()
     assert trouble == []

@@ -18,7 +18,7 @@ from tests.surgery.test_laws import fingerprint, same
 from unsmooth import UnsmoothError
 from unsmooth.bands import mix
 from unsmooth.diagnosis.probe import probe
-from unsmooth.errors import Refusal
+from unsmooth.errors import NotApplicable
 from unsmooth.surgery.plan import select_blocks
 
 STACK = ("attn_scale", "feat_scale", "context_broadcast", "augmented_shortcut", "token_graying")
@@ -222,7 +222,7 @@ def test_convmixer_loses_its_skip() -> None:
 def test_convmixer_refuses_what_needs_attention(key: str) -> None:
     model = host(CONVMIXER)
     before = fingerprint(model)
-    with pytest.raises(Refusal, match=rf"{key} makes no sense on this model: .*(attention|MLP)"):
+    with pytest.raises(NotApplicable, match=rf"{key} makes no sense on this model: .*(attention|MLP)"):
         unsmooth.apply(model, key)
     same(before, fingerprint(model))
 
@@ -258,7 +258,7 @@ def test_a_mistake_in_a_remedy_is_found_before_the_host_is_built(monkeypatch: py
         with pytest.raises(UnsmoothError, match="unknown"):
             unsmooth.create_model(spec)
     with pytest.raises(UnsmoothError, match=r"names no host: write HOST\+adder"):
-        unsmooth.create_model(unsmooth.spec.ModelSpec(None, (unsmooth.spec.Part("adder"),)))
+        unsmooth.create_model(unsmooth.spec.ModelSpec(None, (unsmooth.spec.SpecItem("adder"),)))
 
 
 def test_flags_of_gradients_come_back_with_the_linear_layers() -> None:

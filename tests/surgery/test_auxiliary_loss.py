@@ -16,9 +16,9 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 import unsmooth
 from tests.remedies.test_diverse_patch import numpy_contrastive, numpy_cosine
 from tests.support.small_hosts import CONVMIXER, example, host, treat
-from unsmooth.errors import Refusal, UnsmoothError
+from unsmooth.errors import NotApplicable, UnsmoothError
 from unsmooth.hosts.inputs import first_tensor, run
-from unsmooth.remedies.base import Keeper
+from unsmooth.remedies.base import TokenBuffer
 from unsmooth.surgery.auxiliary_loss import auxiliary_loss
 
 # Host, its first and last block, tokens in front of the patches, and whether the channels come first.
@@ -65,7 +65,7 @@ def term(model: nn.Module) -> Tensor:
 
 
 def kept(model: nn.Module) -> list[Tensor | None]:
-    return [part.kept for _, part in unsmooth.parts(model) if isinstance(part, Keeper)]
+    return [part.kept for _, part in unsmooth.parts(model) if isinstance(part, TokenBuffer)]
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -208,7 +208,7 @@ def test_tokens_are_kept_as_they_passed() -> None:
     """A host may add to its residual stream in place."""
     model = training("deit")
     (_, part), *_ = unsmooth.parts(model)
-    assert isinstance(part, Keeper)
+    assert isinstance(part, TokenBuffer)
     x = torch.randn(1, 5, 48, requires_grad=True) * 1.0
     before = x.detach().clone()
     assert part.treat(x, None) is x
@@ -342,7 +342,7 @@ def test_hosts_of_several_sizes_have_the_cosine_loss_alone() -> None:
     with pytest.warns(UserWarning, match="not on block 0: the contrastive loss needs blocks of one size; .*196 tokens"):
         done = unsmooth.apply(model, "diverse_patch")
     assert done.sites == ("layers.1.blocks.0",)
-    with pytest.raises(Refusal, match="blocks of one size"):
+    with pytest.raises(NotApplicable, match="blocks of one size"):
         unsmooth.apply(host("swin"), "diverse_patch(cosine=0)")
 
 
@@ -354,11 +354,11 @@ def test_bad_input() -> None:
     with pytest.raises(UnsmoothError, match="takes no blocks"):
         unsmooth.apply(host("deit"), "diverse_patch", blocks="1:")
     shallow = "deit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=48, depth=1)"
-    with pytest.raises(Refusal, match="this host has one; use contrastive=0"):
+    with pytest.raises(NotApplicable, match="this host has one; use contrastive=0"):
         unsmooth.create_model(f"{shallow}+diverse_patch")
     assert unsmooth.plan(unsmooth.create_model(shallow), "diverse_patch(contrastive=0)").sites == ("blocks.0",)
     coarse = "deit_tiny_patch16_224(img_size=32, patch_size=32, embed_dim=48, depth=2)"
-    with pytest.raises(Refusal, match="no two patch tokens"):
+    with pytest.raises(NotApplicable, match="no two patch tokens"):
         unsmooth.create_model(f"{coarse}+diverse_patch")
 
 

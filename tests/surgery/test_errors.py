@@ -15,7 +15,7 @@ import unsmooth
 from tests.support.small_hosts import example, host, outputs, treat
 from tests.surgery.test_laws import fingerprint, same
 from unsmooth import UnsmoothError
-from unsmooth.errors import Refusal
+from unsmooth.errors import NotApplicable
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_convolutional_network_is_refused() -> None:
 def test_a_gate_needs_a_class_token() -> None:
     model = host("swin")
     before = fingerprint(model)
-    with pytest.raises(Refusal, match=r"kind=gate multiplies by the class token, .*; use kind=plain"):
+    with pytest.raises(NotApplicable, match=r"kind=gate multiplies by the class token, .*; use kind=plain"):
         unsmooth.apply(model, "context_broadcast(kind=gate)")
     same(before, fingerprint(model))
 

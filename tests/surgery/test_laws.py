@@ -14,7 +14,7 @@ import unsmooth
 from tests.support.small_hosts import ALL, CASES, HOSTS, REFUSED, host, outputs, treat
 from unsmooth import remedies
 from unsmooth.remedies.base import REGISTRY, LossRemedy
-from unsmooth.spec import parse_part
+from unsmooth.spec import parse_item
 from unsmooth.surgery import apply as surgery_apply
 from unsmooth.surgery.record import RECORD
 
@@ -71,7 +71,7 @@ def test_a_remedy_comes_and_goes(name: str, case: str) -> None:
     treat(model, case)
     learned = outputs(model, name)
     assert learned.isfinite().all()
-    if isinstance(remedies.get(parse_part(case).name), LossRemedy):
+    if isinstance(remedies.get(parse_item(case).name), LossRemedy):
         assert torch.equal(learned, plain), "it acts on the loss alone"
     else:
         assert not torch.allclose(learned, plain, atol=1e-3 * float(plain.abs().max()))
@@ -141,8 +141,8 @@ def test_names_are_files_are_keys_and_each_has_a_case() -> None:
     folder = Path(remedies.__file__).parent
     files = {path.stem for path in folder.glob("*.py")} - {"__init__", "base"}
     assert files == set(REGISTRY) == set(unsmooth.list_remedies())
-    assert [parse_part(case).name for case in CASES[: len(files)]] != []
-    assert {parse_part(case).name for case in CASES[: len(files)]} == files
+    assert [parse_item(case).name for case in CASES[: len(files)]] != []
+    assert {parse_item(case).name for case in CASES[: len(files)]} == files
 
 
 @pytest.mark.parametrize("key", unsmooth.list_remedies())

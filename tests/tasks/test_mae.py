@@ -116,7 +116,7 @@ def test_the_score_is_that_loss_under_the_mask_of_each_place():
         batch = task.val.collate([task.val[(place, None)]])
         losses.append(task.loss(task.model, batch).item())
     assert whole.loss == pytest.approx(np.mean(losses), rel=1e-6)
-    assert whole.headline == -whole.loss
+    assert whole.primary_metric == -whole.loss
     halves = [task.score(task.model, evaluation_batches(task.val, 8, rank=r, world=2), CPU, "none") for r in (0, 1)]
     assert task.join(halves).loss == pytest.approx(whole.loss, rel=1e-6)
 
@@ -249,7 +249,7 @@ def test_a_run_that_was_cut_ends_bit_equal_and_learns(tmp_path):
     assert lines[-1]["train_loss"] < lines[0]["train_loss"]
     assert lines[-1]["val_loss"] < lines[0]["val_loss"]
     assert result["loss"] == lines[-1]["val_loss"]
-    assert result["best"]["minus_loss"] == max(-line["val_loss"] for line in lines)
+    assert result["best"]["neg_loss"] == max(-line["val_loss"] for line in lines)
     assert load_mae(tmp_path / "cut" / "best").config.mask_ratio == 0.75
 
 

@@ -12,7 +12,7 @@ from scipy.stats import binomtest, norm
 from torch import Tensor, nn
 
 from tests.support.small_hosts import host, outputs
-from unsmooth.data.pictures import Labelled
+from unsmooth.data.pictures import ImageBatch
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast
 from unsmooth.hosts.outputs import classes_of, forward, logits_of
@@ -32,12 +32,12 @@ class Said(nn.Module):
         return x.flatten(1)[:, : self.classes] * self.one
 
 
-def said(logits: Any, labels: Any, size: int = 4, places: Any = None) -> list[Labelled]:
+def said(logits: Any, labels: Any, size: int = 4, places: Any = None) -> list[ImageBatch]:
     """Batches whose images hold these logits."""
     x = torch.as_tensor(np.asarray(logits), dtype=torch.float32)[:, None, None]
     y = torch.as_tensor(np.asarray(labels))
     at = torch.arange(len(x)) if places is None else torch.as_tensor(places)
-    return [Labelled(x[i : i + size], y[i : i + size], at[i : i + size]) for i in range(0, len(x), size)]
+    return [ImageBatch(x[i : i + size], y[i : i + size], at[i : i + size]) for i in range(0, len(x), size)]
 
 
 # Wilson
@@ -135,7 +135,7 @@ def test_changes_see_each_batch_once() -> None:
 
 def test_skipped_images_are_named_and_none_left_is_an_error() -> None:
     batches = said(np.eye(3), [0, 1, 2])
-    empty = Labelled(torch.empty(0), torch.tensor([]), torch.tensor([]), {"a.png": "the file is empty"})
+    empty = ImageBatch(torch.empty(0), torch.tensor([]), torch.tensor([]), {"a.png": "the file is empty"})
     told: list[int] = []
     found = score(Said(3), [empty, *batches], progress=told.append)
     assert found.skipped == {"a.png": "the file is empty"} and found.images == 3 and told == [1, 3]
@@ -155,11 +155,11 @@ def test_a_model_is_as_before() -> None:
     model.blocks[0].eval()  # type: ignore[index, union-attr]
     flags = [module.training for module in model.modules()]
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    batch = Labelled(torch.randn(2, 3, 32, 32), torch.tensor([0, 1]), torch.arange(2))
+    batch = ImageBatch(torch.randn(2, 3, 32, 32), torch.tensor([0, 1]), torch.arange(2))
     random = torch.random.get_rng_state()
     score(model, [batch])
     with pytest.raises(UnsmoothError):
-        score(model, [Labelled(batch.images, torch.tensor([0, 9]), batch.places)])
+        score(model, [ImageBatch(batch.images, torch.tensor([0, 9]), batch.places)])
     assert flags == [module.training for module in model.modules()]
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -1,4 +1,4 @@
-"""Segmenters: treated hosts under UperNet, trained, judged, saved and loaded."""
+"""Segmenters: treated hosts under UperNet, trained, eval_model, saved and loaded."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_the_loss_is_that_of_both_heads(tmp_path):
 @pytest.mark.parametrize("spec", [f"{VIT}+context_broadcast", HOSTS["swin"] + "+attn_scale"])
 def test_it_learns_four_pictures(spec, tmp_path):
     root = write_scenes(tmp_path, train=4, val=4, seed=1)
-    for kind in ("images", "annotations"):  # the same four to be judged on
+    for kind in ("images", "annotations"):  # the same four to be eval_model on
         for path in (root / kind / "training").iterdir():
             path.replace(root / kind / "validation" / path.name.replace("train", "val"))
         for path in (root / kind / "validation").iterdir():

@@ -47,7 +47,7 @@ def test_overlaps_are_those_of_numpy_and_scikit_learn(seed):
     ])  # fmt: skip
     np.testing.assert_allclose(score.class_iou, iou)
     assert np.isnan(iou[-1]) and iou[-2] == 0  # left out of the mean, and counted in it
-    assert score.miou == score.headline == pytest.approx(np.nanmean(iou))
+    assert score.miou == score.primary_metric == pytest.approx(np.nanmean(iou))
     there = sorted({*truth, *said})
     assert score.miou == pytest.approx(jaccard_score(truth, said, labels=there, average="macro"))
     assert score.pixel_accuracy == pytest.approx(accuracy_score(truth, said))

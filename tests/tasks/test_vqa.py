@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 
 def write_split(folder, split, pictures, seed):
-    """Pictures of one colour, and three questions about each, as VQAv2 writes them."""
+    """ImageDataset of one colour, and three questions about each, as VQAv2 writes them."""
     rng = np.random.default_rng(seed)
     (folder / split).mkdir(parents=True)
     questions, annotations = [], []
@@ -191,7 +191,7 @@ def test_the_score_is_the_official_accuracy_of_the_answers(vqa_data, tmp_path):
     assert whole.accuracy == wanted
     result = whole.result()
     assert result["accuracy"] == pytest.approx(np.mean(wanted))
-    assert whole.headline == result["accuracy"]
+    assert whole.primary_metric == result["accuracy"]
     for kind, name in (("yes/no", "yes_no"), ("number", "number"), ("other", "other")):
         own = [value for value, n in zip(wanted, whole.numbers, strict=True) if questions[n].kind == kind]
         assert len(own) == 6

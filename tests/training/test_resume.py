@@ -19,8 +19,8 @@ from unsmooth.training.run import Diverged, Interrupted, default_folder
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "undisturbed"
+def eval_mode(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "eval_mode"
     assert ended(in_child(lambda: small_run(out, HOST + "+attn_scale+augmented_shortcut", RICH))) == 0
     return out
 
@@ -37,7 +37,7 @@ def same_run(one, other):
 
 
 @pytest.mark.slow
-def test_a_run_killed_up_to_ten_times_ends_bit_equal(undisturbed, tmp_path):
+def test_a_run_killed_up_to_ten_times_ends_bit_equal(eval_mode, tmp_path):
     chance, killed = random.Random(0), 0
     while killed < 10:
         # A checkpoint after every step, so that kills meet every place: steps, writing, validation.
@@ -52,11 +52,11 @@ def test_a_run_killed_up_to_ten_times_ends_bit_equal(undisturbed, tmp_path):
             break
     assert killed >= 3
     assert ended(in_child(lambda: small_run(tmp_path / "run", HOST + "+attn_scale+augmented_shortcut", RICH))) == 0
-    same_run(undisturbed, tmp_path / "run")
+    same_run(eval_mode, tmp_path / "run")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_polite_signal_saves(undisturbed, tmp_path, number):
+def test_a_polite_signal_saves(eval_mode, tmp_path, number):
     def work():
         class Stopper:
             def begin(self, epochs, steps, epoch):
@@ -76,12 +76,12 @@ def test_a_polite_signal_saves(undisturbed, tmp_path, number):
     state = trainer_state(tmp_path / "run")
     assert (state["epoch"], state["step"]) == (1, 2)
     assert ended(in_child(lambda: small_run(tmp_path / "run", HOST + "+attn_scale+augmented_shortcut", RICH))) == 0
-    same_run(undisturbed, tmp_path / "run")
+    same_run(eval_mode, tmp_path / "run")
 
 
-def test_workers_do_not_change_a_run(undisturbed, tmp_path):
+def test_workers_do_not_change_a_run(eval_mode, tmp_path):
     assert ended(in_child(lambda: small_run(tmp_path, HOST + "+attn_scale+augmented_shortcut", RICH, workers=2))) == 0
-    same_run(undisturbed, tmp_path)
+    same_run(eval_mode, tmp_path)
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path):

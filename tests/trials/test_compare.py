@@ -124,7 +124,7 @@ def test_ctrl_c_keeps_what_was_done(tmp_path):
 
     def work():
         with pytest.raises(Interrupted):
-            small_trial(tmp_path, specs=SPECS[:2], told=told)
+            small_trial(tmp_path, specs=SPECS[:2], on_progress=told)
 
     assert ended(in_child(work)) == 0
     assert len(list(tmp_path.rglob("result.json"))) == 1

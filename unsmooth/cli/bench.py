@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from unsmooth.cli.terminal import command_line, progress_bar, say, show
+from unsmooth.cli.terminal import command_line, echo, progress_bar, show
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.bench import BATCH, ROUNDS
 from unsmooth.evaluation.bench import bench as run_bench
@@ -42,4 +42,4 @@ def bench(
         show(as_rich(found.data))
     if out is not None:
         found.to_json(out)
-        say(f"wrote {out}")
+        echo(f"wrote {out}")

@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Context, Option
 
 from unsmooth.cli.recipe_options import recipe_fields
-from unsmooth.cli.terminal import command_line, run_bars, say, show
+from unsmooth.cli.terminal import command_line, echo, run_bars, show
 from unsmooth.cli.train import DATA, DIR
 from unsmooth.report.trial_table import as_rich
 from unsmooth.trials.compare import REPORT, TRIAL
@@ -51,4 +51,4 @@ def compare(
         print(trial.to_json())  # noqa: T201
     else:
         show(as_rich(trial.data))
-    say(f"wrote {out / REPORT} and {out / TRIAL}")
+    echo(f"wrote {out / REPORT} and {out / TRIAL}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from unsmooth.cli.terminal import say
+from unsmooth.cli.terminal import echo
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.cost import parameters
 from unsmooth.surgery.authors import import_checkpoint
@@ -30,4 +30,4 @@ def import_(
     model = import_checkpoint(checkpoint, spec, source=source, doubled=doubled, entry=entry)
     save(model, out)
     print(f"{applied(model)}: {parameters(model):,} parameters")  # noqa: T201
-    say(f"wrote {out}; try: unsmooth evaluate {out} --data …")
+    echo(f"wrote {out}; try: unsmooth evaluate {out} --data …")

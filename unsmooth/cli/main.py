@@ -26,7 +26,7 @@ from unsmooth.cli.import_ import import_
 from unsmooth.cli.paper import paper
 from unsmooth.cli.publish import check_target, write_report
 from unsmooth.cli.recipe_options import TakesRecipe
-from unsmooth.cli.terminal import command_line, progress_bar, remember, say
+from unsmooth.cli.terminal import command_line, echo, progress_bar, remember
 from unsmooth.cli.train import train
 from unsmooth.data.image_batches import LIMIT
 from unsmooth.diagnosis import registry as vitals
@@ -153,7 +153,7 @@ def diagnose(
                 console.print(piece, highlight=False)
     if out is not None:
         for path in write_report(found, out, format):
-            say(f"wrote {path}")
+            echo(f"wrote {path}")
 
 
 @app.command()
@@ -210,19 +210,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     remember(given)
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: say(f"note: {message}")
+        warnings.showwarning = lambda message, *_, **__: echo(f"note: {message}")
         try:
             return app(args=given, prog_name="unsmooth", standalone_mode=False) or 0
         except Interrupted as error:
             if os.environ.get("RANK", "0") == "0":  # of several processes, the first one speaks
-                say(f"unsmooth: {error}")
+                echo(f"unsmooth: {error}")
             return 130
         except UnsmoothError as error:
             mistake = str(error)
         except KeyboardInterrupt:
-            say("unsmooth: stopped")
+            echo("unsmooth: stopped")
             return 130
         except _UsageError as error:
             mistake = f"{error.format_message().rstrip('.')}; try: unsmooth --help"  # type: ignore[attr-defined]
-    say(f"unsmooth: {mistake}")
+    echo(f"unsmooth: {mistake}")
     return 2

@@ -14,11 +14,11 @@ from rich.table import Table
 from typer import Argument, Context, Option
 
 from unsmooth.cli.recipe_options import recipe_fields
-from unsmooth.cli.terminal import command_line, run_bars, say, show
+from unsmooth.cli.terminal import command_line, echo, run_bars, show
 from unsmooth.cli.train import DATA, DIR
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.papers.catalogue import Experiment, Missing, Paper, list_papers
-from unsmooth.papers.request import Wish
+from unsmooth.papers.request import RunRequest
 from unsmooth.papers.run import reproduce
 from unsmooth.report.reproduction_table import as_rich
 
@@ -54,7 +54,7 @@ def paper(
     if seeds is not None and seeds < 1:
         raise UnsmoothError(f"seeds must be at least 1, not {seeds}")
     with run_bars() as bars:
-        found = reproduce(name, Wish(
+        found = reproduce(name, RunRequest(
             out=folder, small=small, data=data, data_dir=data_dir, only=only, spec=spec, checkpoints=checkpoint,
             pretrained=pretrained, seeds=seeds, jobs=jobs or (cores() if small else 1), workers=workers, device=device,
             overrides=recipe_fields(context), on_progress=bars.on_progress, on_stage=bars.on_stage, command=command_line(),
@@ -63,7 +63,7 @@ def paper(
         print(found.to_json())  # noqa: T201
     else:
         show(as_rich(found.data))
-    say(f"wrote {folder / 'paper.md'} and {folder / 'paper.json'}")
+    echo(f"wrote {folder / 'paper.md'} and {folder / 'paper.json'}")
 
 
 def cores() -> int:

@@ -28,7 +28,7 @@ def command_line() -> str:
     return shlex.join(["unsmooth", *_given])
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -61,13 +61,13 @@ class RunBars:
         title = f"{escape(name)}  {_short(line)}" if line is not None else None
         self.bars.update(self.tasks[name], completed=done, total=total, description=title)
         if self.bars.disable and line is not None:
-            say(f"{name}: epoch {line['epoch']}, {_short(line)}, {time.monotonic() - self.begun[name]:.0f} s")
+            echo(f"{name}: epoch {line['epoch']}, {_short(line)}, {time.monotonic() - self.begun[name]:.0f} s")
         if done == total and len(self.tasks) > 1:  # a finished run makes room for the next one
             self.bars.update(self.tasks[name], visible=False)
 
     def on_stage(self, text: str) -> None:
         if self.bars.disable:
-            say(text)
+            echo(text)
         else:
             self.bars.console.print(f"[dim]{escape(text)}[/dim]", highlight=False)
 

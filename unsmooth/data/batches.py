@@ -9,9 +9,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from unsmooth.data.images import Stream
-from unsmooth.data.items import Items
-from unsmooth.data.pictures import Key, Labelled, Pictures, Plan
-from unsmooth.data.sampling import random_state_kept, share
+from unsmooth.data.items import ItemDataset
+from unsmooth.data.pictures import EpochSampler, ImageBatch, ImageDataset, Key
+from unsmooth.data.sampling import preserved_rng, share
 from unsmooth.data.stream_batches import StreamTraining
 from unsmooth.errors import UnsmoothError
 
@@ -19,10 +19,10 @@ from unsmooth.errors import UnsmoothError
 class TrainingBatches:
     """The batches of one process, epoch by epoch, from any step of it on; one epoch at a time."""
 
-    def __init__(self, items: Items, batch_size: int, seed: int, repeats: int = 0, workers: int = 0,
+    def __init__(self, items: ItemDataset, batch_size: int, seed: int, repeats: int = 0, workers: int = 0,
                  rank: int = 0, world: int = 1, pin: bool = False) -> None:  # fmt: skip
-        self.plan = Plan(items.count, batch_size, seed, repeats, share(batch_size, rank, world))
-        if isinstance(items, Pictures) and isinstance(items.images, Stream):
+        self.plan = EpochSampler(items.count, batch_size, seed, repeats, share(batch_size, rank, world))
+        if isinstance(items, ImageDataset) and isinstance(items.images, Stream):
             # Its workers start anew with each epoch, and so know where to begin.
             batches = StreamTraining(items, self.plan)
             self.loader = _loader(batches, workers, pin, batch_size=None, collate_fn=_as_it_is)
@@ -40,7 +40,7 @@ class TrainingBatches:
 
 
 def evaluation_batches(
-    items: Items, batch_size: int, workers: int = 0, rank: int = 0, world: int = 1, pin: bool = False
+    items: ItemDataset, batch_size: int, workers: int = 0, rank: int = 0, world: int = 1, pin: bool = False
 ) -> Any:
     """Every item once, in order; of several processes each takes a part, and none takes one twice."""
     mine = list(range(rank, items.count, world))
@@ -64,7 +64,7 @@ class _Evaluation:
 def _raising(batches: Iterator[Any]) -> Iterator[Any]:
     """The same batches; what stops a worker is said here. Random numbers of this process stay as they are."""
     while True:
-        with random_state_kept():
+        with preserved_rng():
             batch = next(batches, None)
         if batch is None:
             return
@@ -82,9 +82,9 @@ def _loader(dataset: Any, workers: int, pin: bool, **how: Any) -> Any:
     )  # fmt: skip
 
 
-def _by_place(items: Items, keys: Any, workers: int, pin: bool) -> Any:
+def _by_place(items: ItemDataset, keys: Any, workers: int, pin: bool) -> Any:
     return _loader(items, workers, pin, batch_sampler=keys, collate_fn=items.collate, persistent_workers=workers > 0)
 
 
-def _as_it_is(batch: Labelled) -> Labelled:
+def _as_it_is(batch: ImageBatch) -> ImageBatch:
     return batch

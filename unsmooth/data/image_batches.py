@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unsmooth.data.images import BadImage, Images, for_host, of_array, spread
+from unsmooth.data.images import ImageReadError, Images, for_host, of_array, spread
 from unsmooth.data.sources import open_images
 from unsmooth.data.transforms import preprocessing
 from unsmooth.errors import UnsmoothError
@@ -24,14 +24,14 @@ Source = str | Path | Tensor | np.ndarray[Any, Any] | Iterable[Any] | None
 
 
 @dataclass
-class Batch:
+class NamedImages:
     images: Tensor
     labels: Tensor | None = None
     names: list[str] = field(default_factory=list)
 
 
 @dataclass
-class Feed:
+class ImageBatches:
     """Batches for one host, and what became of the images: it can be run through more than once."""
 
     name: str
@@ -43,7 +43,7 @@ class Feed:
     _batches: Any
     skipped: dict[str, str] = field(default_factory=dict)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[NamedImages]:
         self.skipped = {}
         seen = 0
         for batch in self._batches(self):
@@ -66,9 +66,9 @@ class Feed:
         return (pixels[:3] if len(pixels) >= 3 else pixels[:1].expand(3, -1, -1)).permute(1, 2, 0)
 
 
-def feed(
+def image_batches(
     model: nn.Module, source: Source, batch_size: int, limit: int | None = LIMIT, root: str | Path | None = None
-) -> Feed:
+) -> ImageBatches:
     """Batches of `source` for a host.
 
     A name (see `unsmooth.data.sources`) or an array of uint8 is read, resized and normalised as the host's own settings say. A
@@ -90,14 +90,14 @@ def feed(
         images = source
         _check(images, size)
 
-        def slices(self: Feed) -> Iterator[Batch]:
+        def slices(self: ImageBatches) -> Iterator[NamedImages]:
             last = len(images) if limit is None else min(limit, len(images))
             for start in range(0, last, batch_size):
                 chosen = images[start : min(start + batch_size, last)]
-                yield Batch(chosen, names=[f"image {start + i}" for i in range(len(chosen))])
+                yield NamedImages(chosen, names=[f"image {start + i}" for i in range(len(chosen))])
 
         count = len(images) if limit is None else min(limit, len(images))
-        return Feed("a tensor", size, (), (), count, batch_size, slices)
+        return ImageBatches("a tensor", size, (), (), count, batch_size, slices)
     if not isinstance(source, Iterable):
         raise UnsmoothError(f"images must be a folder, a file, a tensor or a loader, not {type(source).__name__}")
     return _of_loader(source, size, batch_size, limit)
@@ -105,36 +105,36 @@ def feed(
 
 def _of_pictures(
     model: nn.Module, images: Images, size: tuple[int, int, int], batch_size: int, limit: int | None
-) -> Feed:
+) -> ImageBatches:
     wanted = preprocessing(model)
     transform = wanted.evaluation()
     count = images.count if limit is None else min(limit, images.count)
     chosen = spread(images.count, count)
 
-    def batches(self: Feed) -> Iterator[Batch]:
+    def batches(self: ImageBatches) -> Iterator[NamedImages]:
         tensors: list[Tensor] = []
         names: list[str] = []
         labels: list[int] = []
         for i in chosen:
             try:
                 tensors.append(transform(for_host(images.picture(i), size[0])))
-            except (BadImage, OSError) as error:
+            except (ImageReadError, OSError) as error:
                 self.skipped[images.item(i)] = str(error)
                 continue
             names.append(images.item(i))
             if images.labels is not None:
                 labels.append(images.labels(i))
             if len(tensors) == batch_size:
-                yield Batch(torch.stack(tensors), torch.tensor(labels) if labels else None, names)
+                yield NamedImages(torch.stack(tensors), torch.tensor(labels) if labels else None, names)
                 tensors, names, labels = [], [], []
         if tensors:
-            yield Batch(torch.stack(tensors), torch.tensor(labels) if labels else None, names)
+            yield NamedImages(torch.stack(tensors), torch.tensor(labels) if labels else None, names)
 
-    return Feed(images.name, size, wanted.mean, wanted.std, count, batch_size, batches)
+    return ImageBatches(images.name, size, wanted.mean, wanted.std, count, batch_size, batches)
 
 
-def _of_loader(source: Iterable[Any], size: tuple[int, int, int], batch_size: int, limit: int | None) -> Feed:
-    def batches(self: Feed) -> Iterator[Batch]:
+def _of_loader(source: Iterable[Any], size: tuple[int, int, int], batch_size: int, limit: int | None) -> ImageBatches:
+    def batches(self: ImageBatches) -> Iterator[NamedImages]:
         seen = 0
         for found in source:
             labels: Any = None
@@ -157,12 +157,12 @@ def _of_loader(source: Iterable[Any], size: tuple[int, int, int], batch_size: in
             for start in range(0, len(found), batch_size):
                 part = slice(start, start + batch_size)
                 names = [f"image {seen + start + i}" for i in range(len(found[part]))]
-                yield Batch(found[part], None if labels is None else labels[part], names)
+                yield NamedImages(found[part], None if labels is None else labels[part], names)
             seen += len(found)
             if limit is not None and seen >= limit:
                 return
 
-    return Feed("a loader", size, (), (), None, batch_size, batches)
+    return ImageBatches("a loader", size, (), (), None, batch_size, batches)
 
 
 def _check(images: Tensor, size: tuple[int, int, int]) -> None:

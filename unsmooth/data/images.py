@@ -20,7 +20,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", "
 THINNEST = 50  # an image more than so many times as long as wide is a strip, not a picture
 
 
-class BadImage(UnsmoothError):
+class ImageReadError(UnsmoothError):
     """An image that cannot be used, and why."""
 
 
@@ -47,7 +47,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Stream:
-    """Pictures that can only be read from front to back: `examples(seed)` shuffles them, `examples(None)` does not."""
+    """ImageDataset that can only be read from front to back: `examples(seed)` shuffles them, `examples(None)` does not."""
 
     name: str
     count: int  # 0: not known
@@ -96,7 +96,7 @@ def first_usable(source: Source, channels: int = 3) -> Image.Image:
     for picture, name in _pictures(source):
         try:
             return for_host(picture(), channels)
-        except (BadImage, OSError) as error:
+        except (ImageReadError, OSError) as error:
             reasons.append(f"{name}: {error}")
     first = f": all {len(reasons)} were skipped, the first one {reasons[0]}" if reasons else ""
     raise UnsmoothError(f"{source.name} gave no image that can be used{first}")
@@ -158,20 +158,20 @@ def read_picture(file: Path | bytes) -> Image.Image:
             return found.copy()  # which loads it
 
     if not file if isinstance(file, bytes) else file.exists() and file.stat().st_size == 0:
-        raise BadImage("the file is empty")
+        raise ImageReadError("the file is empty")
     return whole(read)
 
 
 def whole(read: Callable[[], Image.Image]) -> Image.Image:
-    """What `read` gives, loaded and as 8-bit, or `BadImage` with the reason."""
+    """What `read` gives, loaded and as 8-bit, or `ImageReadError` with the reason."""
     try:
         found = read()
         found.load()
         return eight_bit(found)
     except UnidentifiedImageError as error:
-        raise BadImage("not an image that Pillow can read") from error
+        raise ImageReadError("not an image that Pillow can read") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise BadImage(str(error) or type(error).__name__) from error
+        raise ImageReadError(str(error) or type(error).__name__) from error
 
 
 def eight_bit(picture: Image.Image) -> Image.Image:
@@ -189,7 +189,7 @@ def for_host(picture: Image.Image, channels: int) -> Image.Image:
     """A picture with the number of channels that a host takes; transparency lies on white."""
     width, height = picture.size
     if min(width, height) < 2 or max(width, height) > THINNEST * min(width, height):
-        raise BadImage(f"{width} × {height} pixels is a strip, not a picture")
+        raise ImageReadError(f"{width} × {height} pixels is a strip, not a picture")
     if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)

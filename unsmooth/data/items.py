@@ -1,4 +1,4 @@
-"""Items and batches: what every loader yields, whatever the task."""
+"""ItemDataset and batches: what every loader yields, whatever the task."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TensorBatch:
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
 
-class Items(Protocol):
+class ItemDataset(Protocol):
     """Data that is read by place. With a seed an item is augmented, and a broken one gives its turn to the next."""
 
     @property

@@ -1,4 +1,4 @@
-"""Pictures as items of a loader: read, transformed and collated."""
+"""ImageDataset as items of a loader: read, transformed and collated."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from unsmooth.data.images import BadImage, Images, Source, as_images, for_host, spread
+from unsmooth.data.images import ImageReadError, Images, Source, as_images, for_host, spread
 from unsmooth.data.items import TensorBatch
-from unsmooth.data.sampling import ITEM, epoch_order, seed_everything, seed_of
+from unsmooth.data.sampling import ITEM, derive_seed, epoch_order, seed_everything
 from unsmooth.errors import UnsmoothError
 
 
 @dataclass
-class Labelled(TensorBatch):
+class ImageBatch(TensorBatch):
     """A batch: images as the host takes them, labels, places in the data, and what was skipped, by name."""
 
     images: Tensor
@@ -27,7 +27,7 @@ class Labelled(TensorBatch):
     skipped: dict[str, str] = field(default_factory=dict)
     fatal: str = ""  # why the run cannot go on: a worker cannot raise in words
 
-    def replaced(self, images: Tensor, labels: Tensor) -> Labelled:
+    def replaced(self, images: Tensor, labels: Tensor) -> ImageBatch:
         return replace(self, images=images, labels=labels)
 
 
@@ -42,7 +42,7 @@ class Item(NamedTuple):
 Key = tuple[int, int | None]  # place of an image, and the seed of its augmentation
 
 
-class Pictures(Dataset[Any]):
+class ImageDataset(Dataset[Any]):
     """One image at a time. With a seed, a broken image gives its turn to the next one; without, it is left out."""
 
     def __init__(self, images: Source, transform: Any, channels: int, strict: bool = False) -> None:
@@ -57,7 +57,7 @@ class Pictures(Dataset[Any]):
     def name(self) -> str:
         return self.images.name
 
-    def collate(self, items: list[Item]) -> Labelled:
+    def collate(self, items: list[Item]) -> ImageBatch:
         return collate(items)
 
     def __getitem__(self, key: Key) -> Item:
@@ -70,7 +70,7 @@ class Pictures(Dataset[Any]):
             at = (place + turn) % images.count
             try:
                 return Item(self.tensor(images.picture(at), seed), images.labels(at), at, skipped)
-            except (BadImage, OSError) as error:
+            except (ImageReadError, OSError) as error:
                 name = images.item(at)
                 if self.strict:
                     return Item(None, -1, at, skipped, self.refusal(name, error))
@@ -92,22 +92,22 @@ class Pictures(Dataset[Any]):
         return f"{name} of {self.images.name} is broken: {reason}; --strict-data stops here"
 
 
-def collate(items: list[Item]) -> Labelled:
+def collate(items: list[Item]) -> ImageBatch:
     whole = [item for item in items if item.image is not None]
     skipped = {name: reason for item in items for name, reason in item.skipped.items()}
     images = torch.stack([item.image for item in whole if item.image is not None]) if whole else torch.empty(0)
     labels = torch.tensor([item.label for item in whole], dtype=torch.long)
     places = torch.tensor([item.place for item in whole], dtype=torch.long)
-    return Labelled(images, labels, places, skipped, next((item.fatal for item in items if item.fatal), ""))
+    return ImageBatch(images, labels, places, skipped, next((item.fatal for item in items if item.fatal), ""))
 
 
-def a_few(pictures: Pictures, count: int) -> Labelled:
+def sample_batch(pictures: ImageDataset, count: int) -> ImageBatch:
     """One batch of so many images, spread over the data, for a look."""
     return collate([pictures[(place, None)] for place in spread(pictures.count, count)])
 
 
 @dataclass
-class Plan:
+class EpochSampler:
     """What one process takes of an epoch, from a step on. It does not know the loader, which so ends when let go."""
 
     count: int
@@ -127,7 +127,7 @@ class Plan:
         return [step * self.batch_size + place for place in self.mine]
 
     def item_seed(self, epoch: int, position: int) -> int:
-        return seed_of(ITEM, self.seed, epoch, position)
+        return derive_seed(ITEM, self.seed, epoch, position)
 
     def __iter__(self) -> Iterator[list[Key]]:
         """The keys of each batch, for data that is read by place."""

@@ -17,7 +17,7 @@ MASK = 2**64 - 1
 ORDER, ITEM, STEP, MIX = range(4)  # streams of random numbers
 
 
-def seed_of(*place: int) -> int:
+def derive_seed(*place: int) -> int:
     """63 bits that depend on every number given (splitmix64's finaliser, once for each)."""
     z = 0
     for number in place:
@@ -38,7 +38,7 @@ def seed_everything(seed: int, device: torch.device | None = None) -> None:
 
 
 @contextmanager
-def random_state_kept() -> Iterator[None]:
+def preserved_rng() -> Iterator[None]:
     """What is done inside leaves Python's, NumPy's and torch's generators (of the CPU) as they were."""
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
@@ -51,7 +51,7 @@ def random_state_kept() -> Iterator[None]:
 
 def epoch_order(images: int, seed: int, epoch: int, repeats: int = 0) -> list[int]:
     """The images of one epoch in order; with repeats, each chosen image comes so many times in a row."""
-    generator = torch.Generator().manual_seed(seed_of(ORDER, seed, epoch))
+    generator = torch.Generator().manual_seed(derive_seed(ORDER, seed, epoch))
     order = torch.randperm(images, generator=generator)
     if repeats > 1:
         order = order.repeat_interleave(repeats)[:images]

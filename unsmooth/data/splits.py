@@ -77,7 +77,7 @@ def _open(source: str, both: bool, root: str | Path | None) -> tuple[Source, Sou
     images = open_images(source, root)
     if not both:
         return images, None
-    # Drawn, since the digits were written in order: every fifth would be mostly 0 and 5.
+    # MaskedSample, since the digits were written in order: every fifth would be mostly 0 and 5.
     places = np.random.default_rng(0).permutation(images.count)
     held = round(HELD_OUT * images.count)
     return chosen(images, np.sort(places[held:])), chosen(images, np.sort(places[:held]))

@@ -12,25 +12,25 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from unsmooth.data.images import BadImage, Example, Stream
-from unsmooth.data.pictures import Item, Labelled, Pictures, Plan, collate
-from unsmooth.data.sampling import ORDER, seed_of
+from unsmooth.data.images import Example, ImageReadError, Stream
+from unsmooth.data.pictures import EpochSampler, ImageBatch, ImageDataset, Item, collate
+from unsmooth.data.sampling import ORDER, derive_seed
 from unsmooth.errors import UnsmoothError
 
 
 class StreamTraining(IterableDataset[Any]):
     """The batches of an epoch, from a step on. A broken image gives its turn to the next one of its batch."""
 
-    def __init__(self, pictures: Pictures, plan: Plan) -> None:
+    def __init__(self, pictures: ImageDataset, plan: EpochSampler) -> None:
         self.pictures, self.plan = pictures, plan
 
-    def __iter__(self) -> Iterator[Labelled]:
+    def __iter__(self) -> Iterator[ImageBatch]:
         return _in_words(self._steps(self.plan.epoch, self.plan.start))
 
-    def _steps(self, epoch: int, start: int) -> Iterator[Labelled]:
+    def _steps(self, epoch: int, start: int) -> Iterator[ImageBatch]:
         wanted, stream = self.plan, _stream(self.pictures)
         worker, workers = _worker()
-        examples = stream.examples(seed_of(ORDER, wanted.seed, epoch))
+        examples = stream.examples(derive_seed(ORDER, wanted.seed, epoch))
         if wanted.repeats > 1:
             examples = chain.from_iterable(repeat(example, wanted.repeats) for example in examples)
         size = wanted.batch_size
@@ -55,14 +55,14 @@ class StreamTraining(IterableDataset[Any]):
         return Item(None, -1, position, skipped, f"{name}: all {len(batch)} images of a batch are broken")
 
 
-def _read(pictures: Pictures, example: Example, place: int, seed: int) -> Item:
+def _read(pictures: ImageDataset, example: Example, place: int, seed: int) -> Item:
     stream = _stream(pictures)
     if stream.limit and not 0 <= example.label < stream.limit:
         reason = f"{example.name} has the label {example.label}, and there are {stream.limit} classes"
         return Item(None, -1, place, {}, f"{stream.name}: {reason} (0 to {stream.limit - 1})")
     try:
         return Item(pictures.tensor(example.picture(), seed), example.label, place, {})
-    except (BadImage, OSError) as error:
+    except (ImageReadError, OSError) as error:
         if pictures.strict:
             return Item(None, -1, place, {}, pictures.refusal(example.name, error))
         return Item(None, -1, place, {example.name: str(error)})
@@ -77,7 +77,7 @@ def _check_length(found: int, wanted: int, stream: Stream) -> None:
         raise UnsmoothError(f"{stream.name} ended before its {stream.count} images: correct their number, behind a |")
 
 
-def _in_words(batches: Iterator[Labelled]) -> Iterator[Labelled]:
+def _in_words(batches: Iterator[ImageBatch]) -> Iterator[ImageBatch]:
     """What the stream cannot read, as a batch that says so: errors of a worker come with its whole traceback."""
     try:
         yield from batches
@@ -85,7 +85,7 @@ def _in_words(batches: Iterator[Labelled]) -> Iterator[Labelled]:
         yield collate([Item(None, -1, -1, {}, str(error))])
 
 
-def _stream(pictures: Pictures) -> Stream:
+def _stream(pictures: ImageDataset) -> Stream:
     assert isinstance(pictures.images, Stream)
     return pictures.images
 

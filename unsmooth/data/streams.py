@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from PIL import Image
 
-from unsmooth.data.images import BadImage, Example, Stream, read_picture
+from unsmooth.data.images import Example, ImageReadError, Stream, read_picture
 from unsmooth.data.timm_names import DataName, columns, hf_picture, opened
 from unsmooth.errors import UnsmoothError
 
@@ -118,7 +118,7 @@ def _shard_examples(paths: list[str], key: str) -> Iterator[Example]:
 def _shard_picture(sample: dict[str, Any]) -> Image.Image:
     content = next((sample[suffix] for suffix in SUFFIXES if suffix in sample), None)
     if content is None:
-        raise BadImage(f"no {', '.join(SUFFIXES)} file beside its label")
+        raise ImageReadError(f"no {', '.join(SUFFIXES)} file beside its label")
     return read_picture(content)
 
 

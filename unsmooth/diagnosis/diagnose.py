@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from unsmooth._version import __version__
-from unsmooth.data.image_batches import LIMIT, Batch, Feed, Source, feed
+from unsmooth.data.image_batches import LIMIT, ImageBatches, NamedImages, Source, image_batches
 from unsmooth.diagnosis import registry
 from unsmooth.diagnosis.learned import learned
 from unsmooth.diagnosis.measure import Measurements, measure, measure_model
-from unsmooth.diagnosis.random_reference import random_twin
+from unsmooth.diagnosis.random_reference import random_reference
 from unsmooth.diagnosis.samples import samples
 from unsmooth.diagnosis.verdict import judge
 from unsmooth.errors import UnsmoothError
@@ -73,9 +73,9 @@ def diagnose(
         raise UnsmoothError(f"limit must be at least 1, not {limit}")
     anatomy = anatomy_of(model, example)
     at = None if blocks is None else select_blocks(blocks, len(anatomy.blocks))
-    source = feed(model, images, batch_size or _batch_size(anatomy), limit, data_dir)
+    source = image_batches(model, images, batch_size or _batch_size(anatomy), limit, data_dir)
     begun = time.time()
-    twin = random_twin(model) if reference else None
+    twin = random_reference(model) if reference else None
     count = _Count(source.count, twin is not None, progress)
     first, batches = _peek(source)
     asked = vitals.split(",") if isinstance(vitals, str) else vitals or ()
@@ -84,7 +84,7 @@ def diagnose(
     data = _describe(model, name, anatomy, source, found, chosen, prefix)
     data["reference"] = None
     if twin is not None:
-        few = Batch(first.images[:REFERENCE_IMAGES], None, first.names)
+        few = NamedImages(first.images[:REFERENCE_IMAGES], None, first.names)
         start = measure(twin[0], anatomy_of(twin[0]), [few], _streaming(chosen), at, prefix, count.advance)
         data["reference"] = {"how": twin[1], "images": start.images, "vitals": _values(start, curves=False)}
     data["samples"] = samples(model, anatomy, source, first, SAMPLES)
@@ -129,7 +129,7 @@ def _batch_size(anatomy: Anatomy) -> int:
     return max(BATCH[0], min(BATCH[1], MAP_BYTES // largest))
 
 
-def _peek(source: Feed) -> tuple[Batch, Iterator[Batch]]:
+def _peek(source: ImageBatches) -> tuple[NamedImages, Iterator[NamedImages]]:
     batches = iter(source)
     first = next(batches)
     return first, itertools.chain([first], batches)
@@ -151,7 +151,7 @@ def _values(found: Measurements, curves: bool = True) -> dict[str, Any]:
     }
 
 
-def _describe(model: nn.Module, name: str, anatomy: Anatomy, source: Feed, found: Measurements,
+def _describe(model: nn.Module, name: str, anatomy: Anatomy, source: ImageBatches, found: Measurements,
               chosen: list[Vital], prefix: bool) -> dict[str, Any]:  # fmt: skip
     values = _values(found)
     parameter = next(model.parameters())
@@ -167,7 +167,7 @@ def _describe(model: nn.Module, name: str, anatomy: Anatomy, source: Feed, found
             "blocks": [
                 {
                     "index": block.index, "name": block.name, "tokens": block.tokens, "channels": block.channels,
-                    "prefix": prefix_of(block, anatomy), "joins": list(block.joins),
+                    "prefix": prefix_of(block, anatomy), "joins": list(block.residuals),
                     "attention": [
                         {"kind": a.kind, "via": a.via, "heads": a.heads, "queries": a.queries, "keys": a.keys}
                         for a in block.attentions

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from unsmooth.data.image_batches import Batch
+from unsmooth.data.image_batches import NamedImages
 from unsmooth.diagnosis.moments import Moments, Spread
 from unsmooth.diagnosis.probe import probe
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import example, run
-from unsmooth.hosts.modes import undisturbed
+from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.token_layout import as_tokens, distances, grid_of, prefix_of
 from unsmooth.seam.intercept import AttentionCall
 from unsmooth.vitals.base import LARGEST_SIDE, MAP_SIDE, Collector, Undefined, Values, Vital
@@ -50,7 +50,7 @@ class Measurements:
 def measure(
     model: nn.Module,
     anatomy: Anatomy,
-    batches: Iterable[Batch],
+    batches: Iterable[NamedImages],
     vitals: Iterable[Vital],
     blocks: Iterable[int] | None = None,
     prefix: bool = True,
@@ -63,7 +63,7 @@ def measure(
     """
     chosen = set(range(len(anatomy.blocks)) if blocks is None else blocks)
     pass_ = _Pass(anatomy, list(vitals), chosen, prefix, set(asked))
-    with undisturbed(model):
+    with eval_mode(model):
         for batch in batches:
             pass_.begin(batch)
             with probe(model, pass_.output, pass_.attention, anatomy, pass_.input, pass_.join):
@@ -125,7 +125,7 @@ class _Pass:
         self.broken: tuple[int, str] | None = None
         self.seen = 0  # images before this batch
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: NamedImages) -> None:
         self.size = batch.images.shape[-2:]
         self.batch = len(batch.images)
         self.first: Tensor | None = None
@@ -334,7 +334,7 @@ class _Pass:
     def skip(self, vital: Vital, block: Block, reason: str) -> None:
         self.skipped[vital.key][block.index] = reason
 
-    def end(self, batch: Batch) -> None:
+    def end(self, batch: NamedImages) -> None:
         for vital, collector in self.collectors:
             left = self.batch if vital.sample is None else min(self.batch, vital.sample - self.seen)
             if left > 0:

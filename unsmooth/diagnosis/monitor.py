@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.data.image_batches import Batch
+from unsmooth.data.image_batches import NamedImages
 from unsmooth.diagnosis import registry
 from unsmooth.diagnosis.measure import measure
 from unsmooth.hosts.anatomy import Anatomy
@@ -16,7 +16,7 @@ from unsmooth.hosts.anatomy import Anatomy
 def follow(model: nn.Module, anatomy: Anatomy, images: Tensor, names: str) -> dict[str, list[Any]]:
     """The means of vitals by block, on some images; the model is as it was."""
     chosen = [vital for vital in registry.select(names) if vital.of != "model"]
-    found = measure(model, anatomy, [Batch(images)], chosen)
+    found = measure(model, anatomy, [NamedImages(images)], chosen)
     means: dict[str, list[Any]] = {}
     for vital in chosen:
         parts = found.values[vital.key]
@@ -30,7 +30,7 @@ def first_broken(model: nn.Module, anatomy: Anatomy, images: Tensor, parts: int 
     """Where NaN or Inf comes from, in words; the images are run in so many parts."""
     if not images.isfinite().all():
         return "the images themselves are not finite"
-    found = measure(model, anatomy, [Batch(some) for some in images.chunk(parts)], []).broken
+    found = measure(model, anatomy, [NamedImages(some) for some in images.chunk(parts)], []).broken
     if found is not None:
         return f"block {found[0]} went first, in its {found[1].removeprefix('a ')}"
     for name, value in model.state_dict().items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unsmooth import remedies
-from unsmooth.spec import parse_part
+from unsmooth.spec import parse_item
 
 # A finding's key: remedies (best first, with the options that leave a pretrained host unchanged), and the reason.
 CANDIDATES: dict[str, list[tuple[str, str]]] = {
@@ -30,21 +30,21 @@ CANDIDATES: dict[str, list[tuple[str, str]]] = {
 
 def is_safe(text: str) -> bool:
     """Whether a pretrained host's outputs stay as they are when this remedy is applied."""
-    part = parse_part(text)
+    part = parse_item(text)
     remedy = remedies.get(part.name)
     return remedy.exact(remedy.read(part.options))
 
 
 def prescribe(finding: str, blocks: list[int], present: list[str]) -> list[dict[str, Any]]:
     """Candidates for a finding, on its blocks, without those that are on the model already."""
-    there = {parse_part(text).name for text in present}
+    there = {parse_item(text).name for text in present}
     if finding == "token_collapse" and "no_skip" in there:
         return [
             {"spec": "", "reason": "give the skip back: unsmooth.remove(model, 'no_skip')", "safe": False, "fits": True}
         ]
     rows = []
     for text, reason in CANDIDATES.get(finding, []):
-        part = parse_part(text)
+        part = parse_item(text)
         if part.name in there:
             continue
         remedy = remedies.get(part.name)

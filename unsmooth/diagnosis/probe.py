@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import first_tensor
-from unsmooth.seam.intercept import AttentionCall, Seam, residual_side
-from unsmooth.seam.patched import is_muted, muted, watchers
+from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, residual_side
+from unsmooth.seam.patched import observers, observers_are_paused, observers_paused
 from unsmooth.surgery.plan import anatomy_of
 
 OnTokens = Callable[[Block, Tensor], None]
@@ -24,7 +24,7 @@ OnJoin = Callable[[Block, str, Tensor, Tensor, Tensor], None]
 OnAttention = Callable[[Block, Attention, AttentionCall], None]
 
 
-class _Observer(Seam):
+class _Observer(AttentionInterceptor):
     """Passes everything on, and tells whose it is: the block and the attention that run."""
 
     def __init__(self, cores: dict[str, tuple[Block, Attention]], tell: OnAttention | None, tell_join: OnJoin | None):
@@ -41,17 +41,17 @@ class _Observer(Seam):
     def attention(self, call: AttentionCall) -> None:
         self.weights = None  # a treated softmax has met its values without us
         if self.running and self.tell is not None:
-            with muted():
+            with observers_paused():
                 self.tell(*self.cores[self.running[-1]], call)
 
     def join(self, x: Tensor, branch: Tensor, out: Tensor) -> None:
         assert self.block is not None
-        labels = self.block.joins
+        labels = self.block.residuals
         which = labels[self.joined] if self.joined < len(labels) else "other"
         self.joined += 1
         self.stream = [out]
         if self.tell_join is not None:
-            with muted():
+            with observers_paused():
                 self.tell_join(self.block, which, x, branch, out)
 
     def on_attention(self, call: AttentionCall) -> Tensor:
@@ -74,7 +74,7 @@ class _Observer(Seam):
             self.stream.append(result)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if is_muted():  # a treatment's or a callback's own arithmetic is no attention of the host
+        if observers_are_paused():  # a treatment's or a callback's own arithmetic is no attention of the host
             return func(*args, **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs)
 
@@ -89,17 +89,17 @@ def probe(
     on_attention: OnAttention | None = None,
     anatomy: Anatomy | None = None,
     on_input: OnTokens | None = None,
-    on_join: OnJoin | None = None,
+    on_residual: OnJoin | None = None,
 ) -> Iterator[Anatomy]:
     """Within the context, every forward pass of `model` is observed.
 
-    `on_input(block, x)` and `on_tokens(block, x)` get each block's input and output; `on_join(block, branch, x, f,
+    `on_input(block, x)` and `on_tokens(block, x)` get each block's input and output; `on_residual(block, branch, x, f,
     sum)` each residual sum, with what the branch `attn`, `mlp` or `other` adds; `on_attention(block, attention,
     call)` each attention, whose `call.map()` is made only if it is asked for.
     """
     anatomy = anatomy or anatomy_of(model)
     cores = {a.core: (block, a) for block in anatomy.blocks for a in block.attentions}
-    observer = _Observer(cores, on_attention, on_join)
+    observer = _Observer(cores, on_attention, on_residual)
     handles: list[Any] = []
 
     def enter_block(block: Block) -> Callable[..., None]:
@@ -107,7 +107,7 @@ def probe(
             x = first_tensor((args, kwargs))
             observer.enter(block, x)
             if x is not None and on_input is not None:
-                with muted():
+                with observers_paused():
                     on_input(block, x)
 
         return hook
@@ -118,7 +118,7 @@ def probe(
             observer.stream = []
             tokens = first_tensor(output)
             if tokens is not None and on_tokens is not None:
-                with muted():
+                with observers_paused():
                     on_tokens(block, tokens)
 
         return hook
@@ -138,18 +138,18 @@ def probe(
             module = model.get_submodule(block.name)
             handles.append(module.register_forward_pre_hook(enter_block(block), with_kwargs=True))
             handles.append(module.register_forward_hook(leave_block(block)))
-        if on_attention is None and on_join is None:
+        if on_attention is None and on_residual is None:
             yield anatomy
             return
         for core in cores:
             module = model.get_submodule(core)
             handles.append(module.register_forward_pre_hook(enter_core(core)))
             handles.append(module.register_forward_hook(leave_core, always_call=True))
-        watchers.append(observer)
+        observers.append(observer)
         with observer:
             yield anatomy
     finally:
         for handle in handles:
             handle.remove()
-        if observer in watchers:
-            watchers.remove(observer)
+        if observer in observers:
+            observers.remove(observer)

@@ -16,7 +16,7 @@ from unsmooth.surgery.record import applied, record_of
 SEED = 0
 
 
-def random_twin(model: nn.Module) -> tuple[nn.Module, str]:
+def random_reference(model: nn.Module) -> tuple[nn.Module, str]:
     """An untrained model of the same architecture and with the same remedies, and how it was made.
 
     Built anew where the library can do that (a model made from a spec, or a Hugging Face one, which carries its
@@ -40,7 +40,7 @@ def _build(model: nn.Module) -> tuple[nn.Module, str]:
         if image_size(twin) == image_size(model):
             return twin, "built anew from its spec"
     config = getattr(model, "config", None)
-    if config is not None and not record.applications:
+    if config is not None and not record.entries:
         return type(model)(copy.deepcopy(config)), "built anew from its configuration"
     twin = copy.deepcopy(model)
     remedies = applied(twin).remedies

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from unsmooth.diagnosis.thresholds import limit
+from unsmooth.diagnosis.thresholds import threshold
 from unsmooth.utils.text import blocks_text
 
 Finding = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Chart:
+class DiagnosisView:
     """The means of a diagnosis, by vital, part and block."""
 
     data: dict[str, Any]
@@ -51,7 +51,7 @@ def _finding(key: str, title: str, severity: str, blocks: list[int], text: str, 
     return {"key": key, "title": title, "severity": severity, "blocks": blocks, "text": text, "evidence": evidence}
 
 
-def not_finite(chart: Chart) -> Finding | None:
+def not_finite(chart: DiagnosisView) -> Finding | None:
     """NaN or Inf: the first block and branch that gave it."""
     broken = chart.data["broken"]
     if broken is None:
@@ -61,7 +61,7 @@ def not_finite(chart: Chart) -> Finding | None:
     return _finding("not_finite", "Numbers that are not finite", "severe", [broken["block"]], text, [])
 
 
-def token_collapse(chart: Chart) -> Finding | None:
+def token_collapse(chart: DiagnosisView) -> Finding | None:
     """Token similarity and effective rank agree: by level (collapsed), or by rise and fall since their best block."""
     cosine, share, rank = (chart.series(*k) for k in
                            (("token_cosine", ""), ("effective_rank", "share"), ("effective_rank", "")))  # fmt: skip
@@ -73,9 +73,11 @@ def token_collapse(chart: Chart) -> Finding | None:
             continue
         lowest = min(v for v in cosine[: b + 1] if v is not None)
         highest = max(v for v in share[: b + 1] if v is not None)
-        if c >= limit("alike") and (s <= limit("rank_share") or r <= limit("rank_least")):
+        if c >= threshold("alike") and (s <= threshold("rank_share") or r <= threshold("rank_least")):
             flat.append(b)
-        elif c >= max(limit("alike_least"), lowest + limit("alike_rise")) and s <= highest * (1 - limit("rank_fall")):
+        elif c >= max(threshold("alike_least"), lowest + threshold("alike_rise")) and s <= highest * (
+            1 - threshold("rank_fall")
+        ):
             falling.append(b)
     blocks = sorted(flat + falling)
     if not blocks:
@@ -104,36 +106,36 @@ def token_collapse(chart: Chart) -> Finding | None:
 
 
 def _trend(cosine: list[float | None], best: int, worst: int) -> str:
-    if best == worst or (cosine[worst] or 0) - (cosine[best] or 0) < limit("alike_rise"):
+    if best == worst or (cosine[worst] or 0) - (cosine[best] or 0) < threshold("alike_rise"):
         return "It is so from the first block on."
     return f"They were furthest apart in block {best} and have come together since."
 
 
-def _function_lost(chart: Chart, worst: int) -> list[dict[str, Any]]:
+def _function_lost(chart: DiagnosisView, worst: int) -> list[dict[str, Any]]:
     probe = [v for v in chart.series("depth_probe")[: worst + 1] if v is not None]
-    if not probe or probe[-1] > max(probe) - limit("probe_fall"):
+    if not probe or probe[-1] > max(probe) - threshold("probe_fall"):
         return []
     text = f"nearest-neighbour accuracy {probe[-1]:.2f} in block {worst}, after {max(probe):.2f}"
     return [chart.evidence("depth_probe", "", text)]
 
 
-def cause(chart: Chart, blocks: list[int]) -> str:
+def cause(chart: DiagnosisView, blocks: list[int]) -> str:
     """Why the tokens of these blocks come together, as far as the vitals tell."""
     without = [b for b in blocks if "attn" not in chart.data["model"]["blocks"][b]["joins"]]
     if any(str(r).startswith("no_skip") for r in chart.data["model"]["remedies"]) or len(without) == len(blocks):
         return "a skip is missing there, so attention's averages replace the tokens instead of being added"
     for branch, words in (("attn", "attention"), ("mlp", "the MLP")):
         ratio = chart.at("branch_ratio", branch, blocks)
-        if ratio and max(ratio) >= limit("drowned_skip"):
+        if ratio and max(ratio) >= threshold("drowned_skip"):
             return f"{words} adds up to {max(ratio):.1f} times what the skip carries, so the skip is drowned"
     entropy = chart.at("attention_entropy", "share", blocks)
-    if entropy and sum(entropy) / len(entropy) >= limit("low_pass"):
+    if entropy and sum(entropy) / len(entropy) >= threshold("low_pass"):
         mean = sum(entropy) / len(entropy)
         return f"attention averages there (entropy {mean:.2f} of its largest value), which is a low-pass filter"
     return "no single cause stands out in what was measured"
 
 
-def uniform_attention(chart: Chart) -> Finding | None:
+def uniform_attention(chart: DiagnosisView) -> Finding | None:
     """Maps are averages (entropy, divergence of rows), and what attention adds says how much that matters."""
     entropy, rows = chart.series("attention_entropy", "share"), chart.series("query_sensitivity")
     adds, turn = chart.series("branch_ratio", "attn"), chart.series("block_influence")
@@ -143,8 +145,8 @@ def uniform_attention(chart: Chart) -> Finding | None:
         if (e := entropy[b]) is not None
         and (r := rows[b]) is not None
         and adds[b] is not None
-        and e >= limit("uniform_entropy")
-        and r <= limit("uniform_divergence")
+        and e >= threshold("uniform_entropy")
+        and r <= threshold("uniform_divergence")
     ]
     if not blocks:
         return None
@@ -157,14 +159,14 @@ def uniform_attention(chart: Chart) -> Finding | None:
     if turn[b] is not None:
         evidence.append(chart.evidence("block_influence", "", f"{turn[b]:.3f} in block {b}", b))
     text = f"Attention of {blocks_text(blocks)} is an average: every query weighs all keys alike."
-    weak = all((adds[b] or 0) < limit("weak_branch") for b in blocks)
+    weak = all((adds[b] or 0) < threshold("weak_branch") for b in blocks)
     if len(blocks) == chart.depth and weak:
         text += " Every block does that, and adds little: this is how a model starts."
         return _finding("untrained", "It looks untrained", "note", blocks, text, evidence)
     return _finding("uniform_attention", "Attention averages", "note" if weak else "warning", blocks, text, evidence)
 
 
-def idle_blocks(chart: Chart) -> Finding | None:
+def idle_blocks(chart: DiagnosisView) -> Finding | None:
     """A block neither turns its tokens (influence, branch ratios) nor changes what they tell of images (CKA)."""
     turn, same = chart.series("block_influence"), chart.series("layer_cka")
     attn, mlp = chart.series("branch_ratio", "attn"), chart.series("branch_ratio", "mlp")
@@ -173,9 +175,9 @@ def idle_blocks(chart: Chart) -> Finding | None:
         for b in range(chart.depth)
         if (t := turn[b]) is not None
         and (c := same[b]) is not None
-        and t <= limit("idle_turn")
-        and c >= limit("same_tokens")
-        and max(attn[b] or 0, mlp[b] or 0) <= limit("idle_branch")
+        and t <= threshold("idle_turn")
+        and c >= threshold("same_tokens")
+        and max(attn[b] or 0, mlp[b] or 0) <= threshold("idle_branch")
     ]
     if not blocks:
         return None
@@ -188,7 +190,7 @@ def idle_blocks(chart: Chart) -> Finding | None:
     return _finding("idle_blocks", "Blocks that do nothing", "note", blocks, text, evidence)
 
 
-def similar_maps(chart: Chart) -> Finding | None:
+def similar_maps(chart: DiagnosisView) -> Finding | None:
     """Many blocks have the same maps, and CKA says what that does to the tokens."""
     alike, same = chart.series("similar_blocks"), chart.series("layer_cka")
     entropy = chart.series("attention_entropy", "share")
@@ -197,8 +199,8 @@ def similar_maps(chart: Chart) -> Finding | None:
         for b in range(chart.depth)
         if (n := alike[b]) is not None
         and same[b] is not None
-        and (entropy[b] or 0) < limit("uniform_entropy")  # averages are alike, and a finding of their own
-        and n >= max(1.0, limit("similar_blocks") * (chart.depth - 1))
+        and (entropy[b] or 0) < threshold("uniform_entropy")  # averages are alike, and a finding of their own
+        and n >= max(1.0, threshold("similar_blocks") * (chart.depth - 1))
     ]
     if not blocks:
         return None
@@ -211,7 +213,7 @@ def similar_maps(chart: Chart) -> Finding | None:
     return _finding("similar_maps", "Blocks attend alike", "warning", blocks, text, evidence)
 
 
-def ill_conditioned(chart: Chart) -> Finding | None:
+def ill_conditioned(chart: DiagnosisView) -> Finding | None:
     """What attention adds is ill-conditioned before the skip, and its maps have low rank, in half of the blocks."""
     branch, summed = chart.series("log_condition", "attn.robust"), chart.series("log_condition", "attn+skip.robust")
     rank = chart.series("equivalent_rank", "share")
@@ -221,9 +223,9 @@ def ill_conditioned(chart: Chart) -> Finding | None:
         if (c := branch[b]) is not None
         and (s := summed[b]) is not None
         and (r := rank[b]) is not None
-        and c >= limit("ill_attention")
-        and c - s >= limit("skip_help")
-        and r <= limit("low_map_rank")
+        and c >= threshold("ill_attention")
+        and c - s >= threshold("skip_help")
+        and r <= threshold("low_map_rank")
     ]
     if len(blocks) * 2 < chart.depth:  # single blocks of this kind are common
         return None
@@ -238,7 +240,7 @@ def ill_conditioned(chart: Chart) -> Finding | None:
     return _finding("ill_conditioned", "Attention is ill-conditioned", "note", blocks, text, evidence)
 
 
-def outlier_tokens(chart: Chart) -> Finding | None:
+def outlier_tokens(chart: DiagnosisView) -> Finding | None:
     """A few tokens are far larger than the rest; map similarity stands beside it."""
     count, ratio = chart.series("token_norm_outliers"), chart.series("token_norm_outliers", "ratio")
     maps = chart.series("attention_cosine")
@@ -249,7 +251,7 @@ def outlier_tokens(chart: Chart) -> Finding | None:
         and (r := ratio[b]) is not None
         and maps[b] is not None
         and n >= 1
-        and r >= limit("outlier_ratio")
+        and r >= threshold("outlier_ratio")
     ]
     if not blocks:
         return None
@@ -265,6 +267,6 @@ def outlier_tokens(chart: Chart) -> Finding | None:
     return _finding("outlier_tokens", "A few huge tokens", "note", blocks, text, evidence)
 
 
-RULES: tuple[Callable[[Chart], Finding | None], ...] = (
+RULES: tuple[Callable[[DiagnosisView], Finding | None], ...] = (
     not_finite, token_collapse, uniform_attention, similar_maps, idle_blocks, ill_conditioned, outlier_tokens,
 )  # fmt: skip

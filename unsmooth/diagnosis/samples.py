@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from unsmooth.data.image_batches import Batch, Feed
+from unsmooth.data.image_batches import ImageBatches, NamedImages
 from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import example, run
-from unsmooth.hosts.modes import undisturbed
+from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.token_layout import as_tokens, grid_of, prefix_of
 from unsmooth.seam.intercept import AttentionCall
 
@@ -28,7 +28,9 @@ KEYS = 16  # keys along each side; finer grids are averaged
 SIDE = 224  # pixels of the picture that goes along
 
 
-def samples(model: nn.Module, anatomy: Anatomy, feed: Feed, batch: Batch, count: int) -> list[dict[str, Any]]:
+def samples(
+    model: nn.Module, anatomy: Anatomy, feed: ImageBatches, batch: NamedImages, count: int
+) -> list[dict[str, Any]]:
     """What `count` images of a batch look like from inside."""
     images = batch.images[:count]
     size = images.shape[-2:]
@@ -61,7 +63,7 @@ def samples(model: nn.Module, anatomy: Anatomy, feed: Feed, batch: Batch, count:
             queries, cut = _cut(cosine.abs().unsqueeze(0), grid)
             entry |= {"grid": list(cut.shape[-2:]), "queries": queries, "similarity": _bytes(cut, largest=1.0)}
 
-    with undisturbed(model), probe(model, on_tokens, on_attention, anatomy):
+    with eval_mode(model), probe(model, on_tokens, on_attention, anatomy):
         run(model, example(model, images))
     return found
 

@@ -1,4 +1,4 @@
-"""Every number that a verdict is judged by, in one table, with where it comes from.
+"""Every number that a verdict is eval_model by, in one table, with where it comes from.
 
 They are heuristics. Each separates the models that it was tried on (`source`), and no theorem says that it separates
 yours: a verdict asks two families of vitals to agree, and shows its evidence, so that you can disagree.
@@ -65,5 +65,5 @@ THRESHOLDS: dict[str, Threshold] = {
 }
 
 
-def limit(name: str) -> float:
+def threshold(name: str) -> float:
     return THRESHOLDS[name].value

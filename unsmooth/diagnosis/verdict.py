@@ -1,6 +1,6 @@
 """Findings and a verdict, from what a diagnosis measured and nothing else.
 
-A finding needs evidence from two families of vitals, and comes with what it was judged against and candidate
+A finding needs evidence from two families of vitals, and comes with what it was eval_model against and candidate
 remedies. The verdict is about tokens; "no action needed" is one.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from unsmooth.diagnosis.prescriptions import prescribe
-from unsmooth.diagnosis.rules import RULES, Chart, Finding
+from unsmooth.diagnosis.rules import RULES, DiagnosisView, Finding
 from unsmooth.utils.text import blocks_text, spans
 
 NEEDED = ("token_cosine", "effective_rank")
@@ -18,7 +18,7 @@ REFERENCE = "the thresholds of unsmooth/diagnosis/thresholds.py"
 
 def judge(data: dict[str, Any]) -> tuple[list[Finding], dict[str, Any]]:
     """The findings of a diagnosis, worst first, and its verdict."""
-    chart = Chart(data)
+    chart = DiagnosisView(data)
     found = [finding for rule in RULES if (finding := rule(chart)) is not None]
     if any(finding["key"] == "untrained" for finding in found):  # what else is true of a start is no news
         found = [finding for finding in found if finding["severity"] != "note" or finding["key"] == "untrained"]
@@ -33,7 +33,7 @@ def judge(data: dict[str, Any]) -> tuple[list[Finding], dict[str, Any]]:
     return found, _verdict(chart, found)
 
 
-def _verdict(chart: Chart, found: list[Finding]) -> dict[str, Any]:
+def _verdict(chart: DiagnosisView, found: list[Finding]) -> dict[str, Any]:
     by_key = {finding["key"]: finding for finding in found}
     if "not_finite" in by_key:
         finding = by_key["not_finite"]
@@ -68,7 +68,7 @@ def _verdict(chart: Chart, found: list[Finding]) -> dict[str, Any]:
     return {"state": "healthy", "text": text, "blocks": []}
 
 
-def _rest(chart: Chart, blocks: list[int]) -> str:
+def _rest(chart: DiagnosisView, blocks: list[int]) -> str:
     rest = [b for b in range(chart.depth) if b not in blocks]
     first = [b for b in rest if b < blocks[0]]
     return f"The blocks before ({spans(first)}) are healthy." if first else f"{blocks_text(rest).capitalize()} recover."

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.operations import count_operations
 from unsmooth.hosts.inputs import image_size
-from unsmooth.hosts.modes import autocast, device_of, undisturbed
+from unsmooth.hosts.modes import autocast, device_of, eval_mode
 from unsmooth.hosts.outputs import forward
 from unsmooth.surgery.auxiliary_loss import auxiliary_loss
 
@@ -55,7 +55,7 @@ def throughput(
         timers: dict[str, Callable[[], float]] = {}
         for name, model in models.items():
             if not training:
-                stack.enter_context(undisturbed(model))
+                stack.enter_context(eval_mode(model))
             images = torch.randn(batch_size, *(size or image_size(model)), device=device_of(model))
             step = _training_step(model, images, amp) if training else _inference(model, images, amp)
             timers[name] = _timer(step, seconds)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from unsmooth._version import __version__
 from unsmooth.data.batches import evaluation_batches
 from unsmooth.data.images import Images, Stream
-from unsmooth.data.pictures import Pictures
+from unsmooth.data.pictures import ImageDataset
 from unsmooth.data.transforms import Preprocessing, preprocessing
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation import cost, robustness
@@ -103,7 +103,7 @@ def evaluate(
     scores: dict[str, Scores] = {}
     rows: list[dict[str, Any]] = []
     for source in found:
-        pictures = Pictures(source.images, transform, size[0], strict)
+        pictures = ImageDataset(source.images, transform, size[0], strict)
         batches = evaluation_batches(pictures, batch_size, workers, pin=device_of(built).type == "cuda")
         versions: dict[str, Change | None] = {source.test: None}
         if source.test == "validation":

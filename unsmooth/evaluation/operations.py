@@ -26,7 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unsmooth.hosts.inputs import example_input, first_tensor, run
-from unsmooth.hosts.modes import undisturbed
+from unsmooth.hosts.modes import eval_mode
 
 Size = tuple[int, int, int]  # channels, height, width
 
@@ -72,7 +72,7 @@ def count_operations(model: nn.Module, size: Size | None = None) -> Operations:
     if size is not None:
         name = next(iter(example))
         example[name] = example[name].new_zeros(1, *size)
-    with undisturbed(model), unfused(), Counting() as counting:
+    with eval_mode(model), unfused(), Counting() as counting:
         run(model, example)
     return counting.operations()
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from unsmooth.errors import Refusal, UnsmoothError
+from unsmooth.errors import NotApplicable, UnsmoothError
 from unsmooth.hosts.inputs import Example, example_input
-from unsmooth.hosts.patch_embed import Patches, Port, find_patches, parents
+from unsmooth.hosts.patch_embed import HookPoint, PatchEmbedding, find_patch_embedding, parents
 from unsmooth.hosts.trace import AttentionEvent, LinearEvent, ModuleCall, Trace, trace
 
 CLASS_TOKENS = ("cls_token", "class_token", "class_embedding")
@@ -62,16 +62,16 @@ class Branch:
     channels: int
     hidden: int
     linears: tuple[Linear, ...]
-    front: Port | None
-    mid: Port | None
-    end: Port | None
+    front: HookPoint | None
+    mid: HookPoint | None
+    end: HookPoint | None
     reasons: dict[str, str] = field(default_factory=dict)
 
-    def port(self, position: str) -> Port:
-        port: Port | None = getattr(self, position)
-        if port is None:
-            raise Refusal(self.reasons.get(position, f"it has no {position} position"))
-        return port
+    def hook_point(self, position: str) -> HookPoint:
+        point: HookPoint | None = getattr(self, position)
+        if point is None:
+            raise NotApplicable(self.reasons.get(position, f"it has no {position} position"))
+        return point
 
 
 @dataclass(frozen=True)
@@ -84,28 +84,28 @@ class Block:
     attentions: tuple[Attention, ...]
     attn: Branch | None
     mlp: Branch | None
-    joins: tuple[str, ...]  # the branch of each residual sum: attn, mlp or other
+    residuals: tuple[str, ...]  # the branch of each residual sum: attn, mlp or other
     reasons: dict[str, str] = field(default_factory=dict)
 
     def branch(self, which: str) -> Branch:
         found: Branch | None = getattr(self, which)
         if found is None:
-            raise Refusal(self.reasons.get(which, f"it has no {which} branch"))
+            raise NotApplicable(self.reasons.get(which, f"it has no {which} branch"))
         return found
 
     def core(self) -> Attention:
         """The block's one attention over tokens."""
         if not self.attentions:
-            raise Refusal(self.reasons.get("attn", "it has no softmax attention"))
+            raise NotApplicable(self.reasons.get("attn", "it has no softmax attention"))
         if len(self.attentions) > 1:
-            raise Refusal(f"it has {len(self.attentions)} attentions")
+            raise NotApplicable(f"it has {len(self.attentions)} attentions")
         return self.attentions[0]
 
 
 @dataclass(frozen=True)
 class Anatomy:
     blocks: tuple[Block, ...]
-    patches: Patches | None
+    patches: PatchEmbedding | None
     skipped: tuple[str, ...] = ()  # attention outside the blocks, and why it is left alone
 
 
@@ -129,7 +129,7 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
         )
     record = trace(model, example, names)  # now that the blocks are known, their residual sums can be told
     owners = {event.at: _block_of(event.core, modules, run) for event in record.attentions}
-    patches = find_patches(record, modules)
+    patches = find_patch_embedding(record, modules)
     class_parameter = any(name.split(".")[-1] in CLASS_TOKENS for name, _ in model.named_parameters())
     blocks: list[Block] = []
     skipped = [
@@ -169,7 +169,7 @@ def _inside(name: str, holder: str | None) -> bool:
 
 
 def _block(index: int, name: str, events: list[AttentionEvent], record: Trace, modules: dict[str, nn.Module],
-           patches: Patches | None, class_parameter: bool) -> Block:  # fmt: skip
+           patches: PatchEmbedding | None, class_parameter: bool) -> Block:  # fmt: skip
     call = next(call for call in record.calls if call.name == name)
     inside = [c for c in record.calls if call.start < c.start < call.end]
     linears = [event for event in record.linears if call.start < event.at < call.end]
@@ -197,9 +197,9 @@ def _block(index: int, name: str, events: list[AttentionEvent], record: Trace, m
         mlp = _branch(holder, rest, None, inside, sums, modules, tokens, channels)
     else:
         reasons.setdefault("mlp", "no MLP of linear layers was found after its attention")
-    joins = () if own else _joins(sums, events, rest) if events else ("attn",) * len(sums)
+    residuals = () if own else _joins(sums, events, rest) if events else ("attn",) * len(sums)
     class_token = class_parameter and patches is not None and tokens > patches.tokens_of(tokens)
-    return Block(index, name, tokens, channels, class_token, attentions, attn, mlp, joins, reasons)
+    return Block(index, name, tokens, channels, class_token, attentions, attn, mlp, residuals, reasons)
 
 
 def _layout(shape: tuple[int, ...], linears: list[LinearEvent]) -> tuple[int, int, bool]:
@@ -260,16 +260,16 @@ def _branch(module: str | None, events: list[LinearEvent], attention: Attention 
         runs = [call for call in inside if call.name == name]
         return runs[0] if len(runs) == 1 else None
 
-    def port(call: ModuleCall | None, side: str, width: int) -> Port | None:
+    def point(call: ModuleCall | None, side: str, width: int) -> HookPoint | None:
         if call is None:
             return None
         shape = call.input if side == "input" else call.output
         if shape is None:
             return None
         if math.prod(shape[1:-1]) == tokens and shape[-1] == width and shape[0] == 1:
-            return Port(call.name, side)
+            return HookPoint(call.name, side)
         if math.prod(shape[2:]) == tokens and shape[1] == width and shape[0] == 1:
-            return Port(call.name, side, channels_last=False)
+            return HookPoint(call.name, side, channels_last=False)
         return None
 
     if attention is not None:  # q, k, v and projection; not a mix of heads, nor an MLP that makes position biases
@@ -284,19 +284,19 @@ def _branch(module: str | None, events: list[LinearEvent], attention: Attention 
     last = called(events[-1].stack[-1]) if events else None
     hidden = events[-1].inputs if events else channels
 
-    front, end = port(whole, "input", channels), port(whole, "output", channels)
+    front, end = point(whole, "input", channels), point(whole, "output", channels)
     if whole is not None and attention is not None:
         # A windowed branch sees windows; the whole map passes at the modules around it.
         before = [c for c in inside if c.end != -1 and c.end < whole.start]
         joined = min((at for at in sums if at > whole.end), default=0)
         after = [called(c.name) for c in inside if whole.end < c.start < joined]
-        front = front or (port(max(before, key=lambda c: c.end), "output", channels) if before else None)
-        end = end or next((p for p in (port(c, "input", channels) for c in after) if p), None)
+        front = front or (point(max(before, key=lambda c: c.end), "output", channels) if before else None)
+        end = end or next((p for p in (point(c, "input", channels) for c in after) if p), None)
     if attention is None:
-        front = front or port(first, "input", channels)
-        end = end or port(last, "output", channels)
+        front = front or point(first, "input", channels)
+        end = end or point(last, "output", channels)
     is_module = last is not None and isinstance(modules[last.name], nn.Linear)
-    mid = port(last, "input", hidden) if is_module else None
+    mid = point(last, "input", hidden) if is_module else None
     if front is None:
         reasons["front"] = "the tokens in front of this branch pass no module of their own"
     if end is None:

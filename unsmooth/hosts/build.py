@@ -10,15 +10,15 @@ from typing import Any
 from torch import nn
 
 from unsmooth.errors import UnsmoothError, unknown
-from unsmooth.spec import Part
+from unsmooth.spec import SpecItem
 
 
-def create_host(part: Part, pretrained: bool = False, **options: Any) -> nn.Module:
+def create_host(part: SpecItem, pretrained: bool = False, **options: Any) -> nn.Module:
     """The host that a spec names, with its own library's options."""
     library, _, name = part.name.partition(":")
     if library not in _LIBRARIES:  # timm's own names may hold colons too: hf-hub:ID, local-dir:FOLDER
         library, name = "timm", part.name
-    given = Part(part.name, {**part.options, **options})
+    given = SpecItem(part.name, {**part.options, **options})
     try:
         return _LIBRARIES[library](name, pretrained, dict(given.options))
     except UnsmoothError:

@@ -13,7 +13,7 @@ from unsmooth.errors import unknown
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Run a host for a look: eval mode, no gradients, random state and training flags put back."""
     training = {module: module.training for module in model.modules()}
     random = torch.random.get_rng_state()

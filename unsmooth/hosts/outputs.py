@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import image_size, run
-from unsmooth.hosts.modes import undisturbed
+from unsmooth.hosts.modes import eval_mode
 
 
 def logits_of(output: Any) -> Tensor:
@@ -45,7 +45,7 @@ def classes_of(model: nn.Module) -> int:
     if getattr(host, "num_classes", None) == 0:
         raise UnsmoothError("this model has no classification head (num_classes=0), so it has no accuracy")
     try:
-        with undisturbed(model):
+        with eval_mode(model):
             return forward(model, torch.zeros(1, *image_size(host))).shape[1]
     except UnsmoothError:
         raise

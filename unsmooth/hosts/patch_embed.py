@@ -15,7 +15,7 @@ PATCH_EMBEDDINGS = ("patch_embed", "patch_embed1", "patch_embeddings", "patch_em
 
 
 @dataclass(frozen=True)
-class Port:
+class HookPoint:
     """A place where tokens pass: what a module takes in, or what it gives out."""
 
     module: str
@@ -24,10 +24,10 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Patches:
+class PatchEmbedding:
     """Where patch tokens leave the embedding, and the convolution that cuts the image into patches."""
 
-    port: Port
+    hook_point: HookPoint
     tokens: int
     channels: int
     convolution: str
@@ -50,7 +50,7 @@ def parents(name: str) -> Iterable[str]:
         name = name.rpartition(".")[0]
 
 
-def find_patches(record: Trace, modules: dict[str, nn.Module]) -> Patches | None:
+def find_patch_embedding(record: Trace, modules: dict[str, nn.Module]) -> PatchEmbedding | None:
     """Where the host cuts its image into patches: its first convolution, or an unfolding."""
     call = next((call for call in record.calls if isinstance(call.module, nn.Conv2d)), None)
     if call is None:
@@ -71,13 +71,13 @@ def find_patches(record: Trace, modules: dict[str, nn.Module]) -> Patches | None
     else:
         channels, tokens, last = shape[-1], math.prod(shape[1:-1]), True
     kernel, stride = tuple(convolution.kernel_size), tuple(convolution.stride)
-    return Patches(
-        Port(name, "output", last), tokens, channels, call.name, (kernel[0], kernel[1]), convolution.in_channels,
+    return PatchEmbedding(
+        HookPoint(name, "output", last), tokens, channels, call.name, (kernel[0], kernel[1]), convolution.in_channels,
         kernel != stride or any(p != 0 for p in convolution.padding if not isinstance(p, str)),
     )  # fmt: skip
 
 
-def _soft_split(record: Trace) -> Patches | None:
+def _soft_split(record: Trace) -> PatchEmbedding | None:
     """Tokens that are cut by unfolding, as in T2T-ViT: overlapping windows, and what the module around them gives."""
     cut = next((call for call in record.calls if isinstance(call.module, nn.Unfold)), None)
     holder = next((call for call in record.calls if cut and call.name == cut.name.rpartition(".")[0]), None)
@@ -85,6 +85,6 @@ def _soft_split(record: Trace) -> Patches | None:
         return None
     assert isinstance(cut.module, nn.Unfold)
     side: tuple[int, int] = to_2tuple(cut.module.kernel_size)
-    return Patches(
-        Port(holder.name, "output"), holder.output[1], holder.output[2], cut.name, side, holder.input[1], True
+    return PatchEmbedding(
+        HookPoint(holder.name, "output"), holder.output[1], holder.output[2], cut.name, side, holder.input[1], True
     )

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.hosts.inputs import Example, first_tensor, run
-from unsmooth.hosts.modes import undisturbed
-from unsmooth.seam.intercept import AttentionCall, Seam, residual_side
+from unsmooth.hosts.modes import eval_mode
+from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, residual_side
 
 Shape = tuple[int, ...]
 MULTIPLY = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, Tensor.mul_, Tensor.__imul__}
@@ -85,7 +85,7 @@ class _Product:
     scale_k: float
 
 
-class _Recorder(Seam):
+class _Recorder(AttentionInterceptor):
     def __init__(self, model: nn.Module, trace: Trace, blocks: Collection[str]):
         super().__init__()
         self.trace, self.blocks, self.clock, self.stack = trace, blocks, 0, [""]
@@ -224,6 +224,6 @@ def trace(model: nn.Module, example: Example, blocks: Collection[str] = ()) -> T
     """The record of one forward pass of `model` on `example`; residual sums for the blocks that are named."""
     result = Trace()
     recorder = _Recorder(model, result, blocks)
-    with undisturbed(model), _hooked(model, recorder), recorder:
+    with eval_mode(model), _hooked(model, recorder), recorder:
         run(model, example)
     return result

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from unsmooth.errors import Refusal
+from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Block, Linear
 
 # The last word of a layer's name, by role. A layer that makes several at once has them in this order.
@@ -19,7 +19,7 @@ LAYERS = {
 
 @dataclass(frozen=True)
 class Rows:
-    """Part of a weight and of its bias."""
+    """SpecItem of a weight and of its bias."""
 
     weight: Tensor
     bias: Tensor | None
@@ -38,7 +38,7 @@ def value_rows(model: nn.Module, block: Block) -> Rows:
     """The rows of a weight that make the values of a block's attention, with their bias."""
     attention = block.core()
     if attention.value_channels != attention.head_channels:
-        raise Refusal("its values have another width than its keys")
+        raise NotApplicable("its values have another width than its keys")
     weight = _rows(model, block, "value")
     linear = _find(block, "value")
     owner = model.get_submodule(linear.weight.rpartition(".")[0])
@@ -59,7 +59,7 @@ def _find(block: Block, role: str) -> Linear:
     named = [linear for linear in linears if _role(linear) == role]
     joint = [linear for linear in linears if linear.parts > 1]
     if not named and not joint:
-        raise Refusal(
+        raise NotApplicable(
             f"the weight that makes the {role}s was not found" if role == "value" else f"no weight of {role}s"
         )
     return named[0] if named else joint[-1]
@@ -80,7 +80,7 @@ def projection(model: nn.Module, block: Block) -> Tensor:
     attention, linears = block.core(), _linears(block)
     last = linears[-1] if linears else None
     if last is None or last.inputs != attention.heads * attention.value_channels or last.outputs != block.channels:
-        raise Refusal("its output projection was not found")
+        raise NotApplicable("its output projection was not found")
     return model.get_parameter(last.weight)
 
 
@@ -88,5 +88,5 @@ def mlp_layers(model: nn.Module, block: Block) -> tuple[Tensor, Tensor]:
     """Both weights of an MLP of two layers; a gated one, which has no Lipschitz constant, is refused."""
     linears = block.branch("mlp").linears
     if len(linears) != 2 or linears[0].outputs != linears[1].inputs:
-        raise Refusal("its MLP is not two linear layers with an activation between them")
+        raise NotApplicable("its MLP is not two linear layers with an activation between them")
     return model.get_parameter(linears[0].weight), model.get_parameter(linears[1].weight)

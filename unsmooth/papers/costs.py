@@ -6,7 +6,7 @@ from typing import Any
 
 from unsmooth.evaluation.bench import bench
 from unsmooth.papers.catalogue import Experiment
-from unsmooth.papers.request import Wish
+from unsmooth.papers.request import RunRequest
 from unsmooth.papers.rows import measured, row_of
 from unsmooth.report.reproduction_table import Row
 
@@ -16,16 +16,16 @@ DAY = 86400
 ROUNDS = {True: 5, False: 15}  # small or not
 
 
-def run_costs(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
+def run_costs(experiment: Experiment, request: RunRequest) -> tuple[list[Row], str]:
     """The groups with their rows; nothing is trained, so hosts can have their published size also with --small."""
     groups = []
-    for group in wish.groups(experiment):
-        wish.on_stage(f"{experiment.id}: {group.name}")
-        specs = group.specs(wish.small)
+    for group in request.groups(experiment):
+        request.on_stage(f"{experiment.id}: {group.name}")
+        specs = group.specs(request.small)
         timed = {TIMED[name] for name in experiment.measures if name in TIMED}
         found = bench(
-            specs, throughput=bool(timed), training="training" in timed, rounds=ROUNDS[wish.small],
-            batch_size=wish.scale(experiment).batch_size, device=wish.device or None,
+            specs, throughput=bool(timed), training="training" in timed, rounds=ROUNDS[request.small],
+            batch_size=request.scale(experiment).batch_size, device=request.device or None,
         ).data  # fmt: skip
         rows = []
         for at, (spec, cost) in enumerate(zip(specs, found["rows"], strict=True)):

@@ -8,7 +8,7 @@ from typing import Any
 from unsmooth.diagnosis.diagnose import diagnose
 from unsmooth.errors import UnsmoothError
 from unsmooth.papers.catalogue import PLAIN, Experiment, Group
-from unsmooth.papers.request import Wish
+from unsmooth.papers.request import RunRequest
 from unsmooth.papers.rows import row_of
 from unsmooth.papers.trials import about_data, by_block, train_group
 from unsmooth.report.figures import save
@@ -19,73 +19,77 @@ from unsmooth.surgery.storage import load
 from unsmooth.utils.files import write
 
 
-def run_looks(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
+def run_looks(experiment: Experiment, request: RunRequest) -> tuple[list[Row], str]:
     """The groups with their rows and pictures, and the data in words."""
-    if wish.spec:
-        found = [_own(experiment, wish)]
-    elif wish.checkpoints or wish.pretrained or not wish.small:
-        found = [_given(experiment, group, wish) for group in wish.groups(experiment)]
+    if request.spec:
+        found = [_own(experiment, request)]
+    elif request.checkpoints or request.pretrained or not request.small:
+        found = [_given(experiment, group, request) for group in request.groups(experiment)]
     else:
-        found = [_trained(experiment, group, wish) for group in wish.groups(experiment)]
-    return [_group(experiment, group, specs, looks, wish) for group, specs, looks, _ in found], found[0][3]
+        found = [_trained(experiment, group, request) for group in request.groups(experiment)]
+    return [_group(experiment, group, specs, looks, request) for group, specs, looks, _ in found], found[0][3]
 
 
 Look = tuple[Group | None, list[str], list[dict[str, Any]], str]
 
 
-def _own(experiment: Experiment, wish: Wish) -> Look:
+def _own(experiment: Experiment, request: RunRequest) -> Look:
     """A model of the user's under the paper's figure."""
-    if len(wish.checkpoints) > 1:
-        raise UnsmoothError(f"one --spec and {len(wish.checkpoints)} checkpoints: give one")
-    path = wish.checkpoints[0] if wish.checkpoints else None
-    model: Any = create_model(wish.spec, pretrained=True) if wish.pretrained else wish.spec
-    found = _diagnose(experiment, wish, model, path, wish.data)
-    return None, [wish.spec], [found], _about(found)
+    if len(request.checkpoints) > 1:
+        raise UnsmoothError(f"one --spec and {len(request.checkpoints)} checkpoints: give one")
+    path = request.checkpoints[0] if request.checkpoints else None
+    model: Any = create_model(request.spec, pretrained=True) if request.pretrained else request.spec
+    found = _diagnose(experiment, request, model, path, request.data)
+    return None, [request.spec], [found], _about(found)
 
 
-def _given(experiment: Experiment, group: Group, wish: Wish) -> Look:
-    specs = group.specs(wish.small)
-    if not wish.checkpoints and not wish.pretrained:
+def _given(experiment: Experiment, group: Group, request: RunRequest) -> Look:
+    specs = group.specs(request.small)
+    if not request.checkpoints and not request.pretrained:
         raise UnsmoothError(
             f"{experiment.id} looks into trained models ({', '.join(specs)}): give --checkpoint for each, or "
             "--pretrained, or a --spec and --checkpoint of your own, or --small to train small ones"
         )
     treated = [arm.add for arm in group.arms if arm.add]
-    if wish.pretrained and treated:
+    if request.pretrained and treated:
         raise UnsmoothError(
             f"no library has weights with {', '.join(treated)}, which would start at what changes nothing: give "
             "--checkpoint for each model instead of --pretrained"
         )
-    if wish.checkpoints and len(wish.checkpoints) != len(specs):
-        raise UnsmoothError(f"{group.name} has {len(specs)} models and {len(wish.checkpoints)} checkpoints were given")
-    paths: list[Path | None] = [*wish.checkpoints] or [None] * len(specs)
+    if request.checkpoints and len(request.checkpoints) != len(specs):
+        raise UnsmoothError(
+            f"{group.name} has {len(specs)} models and {len(request.checkpoints)} checkpoints were given"
+        )
+    paths: list[Path | None] = [*request.checkpoints] or [None] * len(specs)
     looks = []
     for spec, path in zip(specs, paths, strict=True):
         model: Any = create_model(spec, pretrained=True) if path is None else spec
-        looks.append(_diagnose(experiment, wish, model, path, wish.data))
+        looks.append(_diagnose(experiment, request, model, path, request.data))
     return group, specs, looks, _about(looks[0])
 
 
-def _trained(experiment: Experiment, group: Group, wish: Wish) -> Look:
-    trial = train_group(experiment, group, wish, vitals="")
+def _trained(experiment: Experiment, group: Group, request: RunRequest) -> Look:
+    trial = train_group(experiment, group, request, vitals="")
     looks = []
     for arm in trial["arms"]:
         done = next((run["folder"] for run in arm["runs"] if run["top1"] is not None), None)
         if done is None:
             failed = next((run["failed"] for run in arm["runs"] if run["failed"]), "it was not trained")
             raise UnsmoothError(f"{experiment.id}: there is no model of {arm['name']} to look into: {failed}")
-        model = load(wish.folder(group) / done / "last")
-        looks.append(_diagnose(experiment, wish, model, None, wish.images(experiment)))
-    return group, group.specs(wish.small), looks, about_data(trial)
+        model = load(request.folder(group) / done / "last")
+        looks.append(_diagnose(experiment, request, model, None, request.images(experiment)))
+    return group, group.specs(request.small), looks, about_data(trial)
 
 
-def _diagnose(experiment: Experiment, wish: Wish, model: Any, path: Path | None, images: str | None) -> dict[str, Any]:
-    wish.on_stage(f"{experiment.id}: a look at {model if isinstance(model, str) else type(model).__name__}")
+def _diagnose(
+    experiment: Experiment, request: RunRequest, model: Any, path: Path | None, images: str | None
+) -> dict[str, Any]:
+    request.on_stage(f"{experiment.id}: a look at {model if isinstance(model, str) else type(model).__name__}")
     names = [*(curve.vital for curve in experiment.curves), *experiment.vitals.split(",")]
     vitals = [name for name in dict.fromkeys(names) if name]
     return diagnose(
         model, images, vitals or None, experiment.blocks or None, checkpoint=path,
-        data_dir=wish.data_dir, limit=wish.scale(experiment).images, reference=False,
+        data_dir=request.data_dir, limit=request.scale(experiment).images, reference=False,
     ).data  # fmt: skip
 
 
@@ -94,7 +98,7 @@ def _about(found: dict[str, Any]) -> str:
 
 
 def _group(
-    experiment: Experiment, group: Group | None, specs: list[str], looks: list[dict[str, Any]], wish: Wish
+    experiment: Experiment, group: Group | None, specs: list[str], looks: list[dict[str, Any]], request: RunRequest
 ) -> Row:
     name = group.name if group is not None else "your model"
     rows = []
@@ -107,10 +111,10 @@ def _group(
     picture = diagnosis_figures(looks).get(experiment.figure)
     made: Row = {"name": name, "rows": rows}
     if picture is not None:
-        folder = wish.folder(group) if group is not None else wish.out
+        folder = request.folder(group) if group is not None else request.out
         path = folder / f"{experiment.name}.png"
         write(path, save(picture, "png"))
-        made["picture"] = str(path.relative_to(wish.out))
+        made["picture"] = str(path.relative_to(request.out))
     return made
 
 

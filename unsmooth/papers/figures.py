@@ -1,4 +1,4 @@
-"""Pictures of an experiment: the curves of each group, and published gains beside measured ones."""
+"""ImageDataset of an experiment: the curves of each group, and published gains beside measured ones."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ DIGITS = "digits"  # the data of --small where none are named
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class RunRequest:
     out: Path
     small: bool = False
     data: str | None = None

@@ -17,7 +17,7 @@ from unsmooth.papers.claims import judge
 from unsmooth.papers.costs import run_costs
 from unsmooth.papers.diagnoses import run_looks
 from unsmooth.papers.figures import curves_of, gains_of
-from unsmooth.papers.request import Wish, first_of_each
+from unsmooth.papers.request import RunRequest, first_of_each
 from unsmooth.papers.rows import row_of
 from unsmooth.papers.task_runs import run_tasks
 from unsmooth.papers.theorems import run_theorem
@@ -30,37 +30,37 @@ from unsmooth.results.reproduction import Reproduction
 from unsmooth.utils.files import write
 
 # Each gives the groups with their rows, and the data in words.
-RUNNERS: dict[str, Callable[[Experiment, Wish], tuple[list[Row], str]]] = {
+RUNNERS: dict[str, Callable[[Experiment, RunRequest], tuple[list[Row], str]]] = {
     "trial": run_trials, "diagnosis": run_looks, "bench": run_costs, "task": run_tasks, "theorem": run_theorem,
 }  # fmt: skip
 
 
-def reproduce(name: str, wish: Wish) -> Reproduction:
+def reproduce(name: str, request: RunRequest) -> Reproduction:
     """Run PAPER/NAME in a folder; the same call again goes on where it was cut."""
     experiment = open_experiment(name)
-    if wish.out.exists() and not wish.out.is_dir():
-        raise UnsmoothError(f"{wish.out} is a file; --out takes a folder")
-    _refuse_unused(experiment, wish)
+    if request.out.exists() and not request.out.is_dir():
+        raise UnsmoothError(f"{request.out} is a file; --out takes a folder")
+    _refuse_unused(experiment, request)
     begun = time.time()
-    groups, data = RUNNERS[experiment.kind](experiment, wish)
-    groups = _with_copies(experiment, wish, groups)
-    _draw(experiment, wish, groups)
+    groups, data = RUNNERS[experiment.kind](experiment, request)
+    groups = _with_copies(experiment, request, groups)
+    _draw(experiment, request, groups)
     found = Reproduction({
         "format": FORMAT, "kind": Reproduction.kind, "id": experiment.id, "title": experiment.title,
         "source": experiment.source, "evidence": experiment.evidence, "shows": experiment.shows,
         "fingerprint": experiment.fingerprint(),
-        "scale": {"small": wish.small, "data": data, "differs": differences(experiment, wish, data)},
+        "scale": {"small": request.small, "data": data, "differs": differences(experiment, request, data)},
         "groups": groups, "claims": judge(experiment, groups),
         "made": {
             "unsmooth": __version__, "torch": torch.__version__, "timm": timm.__version__,
-            "command": wish.command, "seconds": round(time.time() - begun, 1),
+            "command": request.command, "seconds": round(time.time() - begun, 1),
         },
     })  # fmt: skip
     picture = gains_of(found.data)
     if picture is not None:
-        write(wish.out / f"{experiment.name}.png", save(picture, "png"))
+        write(request.out / f"{experiment.name}.png", save(picture, "png"))
         found.data["picture"] = f"{experiment.name}.png"
-    found.write(wish.out)
+    found.write(request.out)
     return found
 
 
@@ -76,23 +76,23 @@ OWN = ("only", "overrides")  # and what a figure of one's own model has no use f
 OPTIONS = {"checkpoints": "--checkpoint", "overrides": "a recipe field"}
 
 
-def _refuse_unused(experiment: Experiment, wish: Wish) -> None:
-    for field in (*UNUSED[experiment.kind], *(OWN if wish.spec else ())):
-        if getattr(wish, field):
+def _refuse_unused(experiment: Experiment, request: RunRequest) -> None:
+    for field in (*UNUSED[experiment.kind], *(OWN if request.spec else ())):
+        if getattr(request, field):
             option = OPTIONS.get(field, f"--{field.replace('_', '-')}")
-            own = " with a model of your own" if wish.spec and field in OWN else ""
+            own = " with a model of your own" if request.spec and field in OWN else ""
             raise UnsmoothError(f"{experiment.id} is a {experiment.kind}, with no use for {option}{own}: leave it out")
-    if experiment.kind in ("trial", "task") and len(wish.checkpoints) > 1:
+    if experiment.kind in ("trial", "task") and len(request.checkpoints) > 1:
         raise UnsmoothError(
-            f"all arms of {experiment.id} start from one checkpoint, and {len(wish.checkpoints)} were given"
+            f"all arms of {experiment.id} start from one checkpoint, and {len(request.checkpoints)} were given"
         )
-    if wish.jobs < 1:
-        raise UnsmoothError(f"jobs must be at least 1, not {wish.jobs}")
+    if request.jobs < 1:
+        raise UnsmoothError(f"jobs must be at least 1, not {request.jobs}")
 
 
-def _with_copies(experiment: Experiment, wish: Wish, groups: list[Row]) -> list[Row]:
+def _with_copies(experiment: Experiment, request: RunRequest, groups: list[Row]) -> list[Row]:
     """Every group of the table in its order; one whose small hosts were run under another name has no values."""
-    if not wish.small or wish.only or wish.spec or not experiment.groups:
+    if not request.small or request.only or request.spec or not experiment.groups:
         return groups
     by_name = {group["name"]: group for group in groups}
     by_specs = {tuple(group.specs(small=True)): group.name for group in first_of_each(experiment.groups)}
@@ -104,32 +104,32 @@ def _with_copies(experiment: Experiment, wish: Wish, groups: list[Row]) -> list[
     return found
 
 
-def _draw(experiment: Experiment, wish: Wish, groups: list[Row]) -> None:
+def _draw(experiment: Experiment, request: RunRequest, groups: list[Row]) -> None:
     """The curves of each group that has no better picture."""
     for i, group in enumerate(groups):
         picture = None if "picture" in group else curves_of(group)
         if picture is not None:
             group["picture"] = f"{experiment.name}-{i + 1}.png"
-            write(wish.out / group["picture"], save(picture, "png"))
+            write(request.out / group["picture"], save(picture, "png"))
 
 
-def differences(experiment: Experiment, wish: Wish, data: str) -> list[str]:
+def differences(experiment: Experiment, request: RunRequest, data: str) -> list[str]:
     """What is not as in the paper: in scale, and in what could be known of it."""
     lines = [experiment.differs] if experiment.differs else []
-    if wish.spec:
-        trained = wish.pretrained or wish.checkpoints or Path(wish.spec).exists()
+    if request.spec:
+        trained = request.pretrained or request.checkpoints or Path(request.spec).exists()
         random = [] if trained else ["its weights are random: give --checkpoint, or --pretrained"]
-        return [*lines, f"the model is {wish.spec}, on {data}; published: {experiment.full.data}", *random]
+        return [*lines, f"the model is {request.spec}, on {data}; published: {experiment.full.data}", *random]
     if experiment.kind == "theorem":
         return lines
     if data != experiment.full.data:
         lines.append(f"data: {data}; published: {experiment.full.data}")
     if experiment.kind in ("trial", "task"):
-        ours = _budget(wish.scale(experiment).recipe, wish.fields(experiment, experiment.groups[0]))
+        ours = _budget(request.scale(experiment).recipe, request.fields(experiment, experiment.groups[0]))
         theirs = _budget(experiment.full.recipe, {**experiment.full.overrides, **experiment.groups[0].overrides})
         lines += [f"budget: {ours}; at full scale: {theirs}"] if ours != theirs else []
-    if wish.small:
-        hosts = [f"{group.small} for {group.host}" for group in wish.groups(experiment) if group.small != group.host]
+    if request.small:
+        hosts = [f"{group.small} for {group.host}" for group in request.groups(experiment) if group.small != group.host]
         lines += [f"hosts: {'; '.join(dict.fromkeys(hosts))}"] if hosts else []
     return lines
 

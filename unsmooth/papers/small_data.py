@@ -52,7 +52,7 @@ def scenes(split: str) -> Iterator[Scene]:
             picture[where] = (picture[where] * (1 - shade) + colour * shade).astype(np.uint8)
             classes[where] = np.where(ink >= INK, digits.target[scan] + 2, classes[where])
             cells.append(int(digits.target[scan]))
-        # Class 1 is the ground; 0 is left for what is not judged, as in ADE20K.
+        # Class 1 is the ground; 0 is left for what is not eval_model, as in ADE20K.
         yield picture, np.where(classes == 0, 1, classes).astype(np.uint8), cells
 
 

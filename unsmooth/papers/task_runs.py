@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 from unsmooth.papers.catalogue import Arm, Experiment, Group
-from unsmooth.papers.request import Wish
+from unsmooth.papers.request import RunRequest
 from unsmooth.papers.rows import measured, row_of
 from unsmooth.papers.small_data import MAKERS
 from unsmooth.papers.trials import check_start
@@ -28,14 +28,16 @@ from unsmooth.trials.arms import Arm as TrialArm
 CONFIDENCE = 0.95
 
 
-def run_tasks(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
-    check_start(experiment, wish)
-    _check_finetuning(experiment, wish)
-    data, about = _data(experiment, wish)
+def run_tasks(experiment: Experiment, request: RunRequest) -> tuple[list[Row], str]:
+    check_start(experiment, request)
+    _check_finetuning(experiment, request)
+    data, about = _data(experiment, request)
     groups = []
-    for group in wish.groups(experiment):
-        specs, rows = group.specs(wish.small), []
-        results = [_arm(experiment, group, arm, spec, data, wish) for arm, spec in zip(group.arms, specs, strict=True)]
+    for group in request.groups(experiment):
+        specs, rows = group.specs(request.small), []
+        results = [
+            _arm(experiment, group, arm, spec, data, request) for arm, spec in zip(group.arms, specs, strict=True)
+        ]
         for at, (spec, found) in enumerate(zip(specs, results, strict=True)):
             row = row_of(group, at, spec)
             for name in experiment.measures:
@@ -45,69 +47,71 @@ def run_tasks(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
     return groups, about
 
 
-def _data(experiment: Experiment, wish: Wish) -> tuple[str, str]:
+def _data(experiment: Experiment, request: RunRequest) -> tuple[str, str]:
     """The user's data, or, for --small, some that are made in the format of the true ones."""
-    if wish.data is None and wish.small and experiment.task in MAKERS:
-        folder = wish.out / "data"
+    if request.data is None and request.small and experiment.task in MAKERS:
+        folder = request.out / "data"
         return str(folder), MAKERS[experiment.task](folder)
-    data = wish.images(experiment)
+    data = request.images(experiment)
     return data, Path(data).name
 
 
-def _arm(experiment: Experiment, group: Group, arm: Arm, spec: str, data: str, wish: Wish) -> list[dict[str, Any]]:
-    scale = wish.scale(experiment)
+def _arm(
+    experiment: Experiment, group: Group, arm: Arm, spec: str, data: str, request: RunRequest
+) -> list[dict[str, Any]]:
+    scale = request.scale(experiment)
     results = []
-    for seed in range(wish.seeds or scale.seeds):
-        folder = wish.folder(group) / TrialArm(spec, "").slug / f"seed{seed}"
-        given = {"seed": seed, "recipe": scale.recipe, "overrides": wish.fields(experiment, group)}
+    for seed in range(request.seeds or scale.seeds):
+        folder = request.folder(group) / TrialArm(spec, "").slug / f"seed{seed}"
+        given = {"seed": seed, "recipe": scale.recipe, "overrides": request.fields(experiment, group)}
         if experiment.finetune:
-            results.append(_tuned(experiment, arm, spec, data, folder, given, wish))
+            results.append(_tuned(experiment, arm, spec, data, folder, given, request))
         else:
-            own = {"task": experiment.task, "options": scale.options, **_start(wish)}
-            results.append(_train(spec, data, folder, wish, f"{group.name}, seed {seed}", **given, **own))
+            own = {"task": experiment.task, "options": scale.options, **_start(request)}
+            results.append(_train(spec, data, folder, request, f"{group.name}, seed {seed}", **given, **own))
     return results
 
 
 def _tuned(
-    experiment: Experiment, arm: Arm, spec: str, data: str, folder: Path, given: dict[str, Any], wish: Wish
+    experiment: Experiment, arm: Arm, spec: str, data: str, folder: Path, given: dict[str, Any], request: RunRequest
 ) -> dict[str, Any]:
     """Pre-train, then fine-tune the encoder with the same remedies."""
-    scale, seed = wish.scale(experiment), given["seed"]
-    _train(spec, data, folder / "pretraining", wish, f"pre-training {bare_name(spec)}, seed {seed}",
-           task=experiment.task, options=scale.options, **_start(wish), **given)  # fmt: skip
-    tuned = _tuned_spec(experiment, arm, wish)
-    return _train(tuned, data, folder / "finetuning", wish, f"fine-tuning {bare_name(tuned)}, seed {seed}", seed=seed,
-                  recipe=_tuning(experiment, wish), checkpoint=folder / "pretraining" / "last" / "encoder")  # fmt: skip
+    scale, seed = request.scale(experiment), given["seed"]
+    _train(spec, data, folder / "pretraining", request, f"pre-training {bare_name(spec)}, seed {seed}",
+           task=experiment.task, options=scale.options, **_start(request), **given)  # fmt: skip
+    tuned = _tuned_spec(experiment, arm, request)
+    return _train(tuned, data, folder / "finetuning", request, f"fine-tuning {bare_name(tuned)}, seed {seed}", seed=seed,
+                  recipe=_tuning(experiment, request), checkpoint=folder / "pretraining" / "last" / "encoder")  # fmt: skip
 
 
-def _tuned_spec(experiment: Experiment, arm: Arm, wish: Wish) -> str:
-    host = experiment.small_finetune if wish.small else experiment.finetune
+def _tuned_spec(experiment: Experiment, arm: Arm, request: RunRequest) -> str:
+    host = experiment.small_finetune if request.small else experiment.finetune
     return host + (f"+{arm.add}" if arm.add else "")
 
 
-def _tuning(experiment: Experiment, wish: Wish) -> Recipe:
+def _tuning(experiment: Experiment, request: RunRequest) -> Recipe:
     """The recipe of the fine-tuning; what the user gives holds for both trainings."""
-    if wish.small:
-        return load_recipe(experiment.small.recipe, {**experiment.small.overrides, **wish.overrides})
-    return load_recipe(experiment.finetune_recipe, {**experiment.finetune_overrides, **wish.overrides})
+    if request.small:
+        return load_recipe(experiment.small.recipe, {**experiment.small.overrides, **request.overrides})
+    return load_recipe(experiment.finetune_recipe, {**experiment.finetune_overrides, **request.overrides})
 
 
-def _start(wish: Wish) -> dict[str, Any]:
-    return {"pretrained": wish.pretrained, "checkpoint": wish.checkpoints[0] if wish.checkpoints else None}
+def _start(request: RunRequest) -> dict[str, Any]:
+    return {"pretrained": request.pretrained, "checkpoint": request.checkpoints[0] if request.checkpoints else None}
 
 
-def _check_finetuning(experiment: Experiment, wish: Wish) -> None:
+def _check_finetuning(experiment: Experiment, request: RunRequest) -> None:
     """Find mistakes of the last step before the first one begins."""
     if experiment.finetune:
-        for arm in (arm for group in wish.groups(experiment) for arm in group.arms):
-            build(_tuned_spec(experiment, arm, wish), 10, _tuning(experiment, wish), 0)
+        for arm in (arm for group in request.groups(experiment) for arm in group.arms):
+            build(_tuned_spec(experiment, arm, request), 10, _tuning(experiment, request), 0)
 
 
-def _train(spec: str, data: str, folder: Path, wish: Wish, title: str, **given: Any) -> dict[str, Any]:
-    wish.on_stage(title)
+def _train(spec: str, data: str, folder: Path, request: RunRequest, title: str, **given: Any) -> dict[str, Any]:
+    request.on_stage(title)
     return train(
-        spec, data, out=folder, workers=wish.workers, device=wish.device, command=wish.command,
-        data_dir=wish.data_dir, observer=ProgressObserver(title, wish.on_progress) if wish.on_progress is not None else None, **given,
+        spec, data, out=folder, workers=request.workers, device=request.device, command=request.command,
+        data_dir=request.data_dir, observer=ProgressObserver(title, request.on_progress) if request.on_progress is not None else None, **given,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unsmooth.errors import unknown
 from unsmooth.papers.catalogue import Experiment
-from unsmooth.papers.request import Wish
+from unsmooth.papers.request import RunRequest
 from unsmooth.report.reproduction_table import Row
 from unsmooth.theory import adder_attention as adder
 from unsmooth.theory.always_skip_attention import condition_number, linear_attention, linear_attention_bound
@@ -102,10 +102,10 @@ THEOREMS: dict[str, Callable[[bool], list[Row]]] = {
 }  # fmt: skip
 
 
-def run_theorem(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
+def run_theorem(experiment: Experiment, request: RunRequest) -> tuple[list[Row], str]:
     if experiment.theorem not in THEOREMS:
         raise unknown("theorem", experiment.theorem, THEOREMS)
-    return [{"name": experiment.title, "rows": THEOREMS[experiment.theorem](wish.small)}], "numbers drawn at random"
+    return [{"name": experiment.title, "rows": THEOREMS[experiment.theorem](request.small)}], "numbers drawn at random"
 
 
 def _normal(*shape: int, seed: int = 0) -> Tensor:

@@ -11,7 +11,7 @@ from unsmooth.data.splits import open_splits
 from unsmooth.errors import UnsmoothError
 from unsmooth.papers.catalogue import Curve, Experiment, Group
 from unsmooth.papers.costs import TIMED, put_speed
-from unsmooth.papers.request import Wish
+from unsmooth.papers.request import RunRequest
 from unsmooth.papers.rows import measured, row_of
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.report.reproduction_table import Row
@@ -22,30 +22,30 @@ from unsmooth.trials.compare import compare
 COSTS = {"parameters", "macs", *TIMED}
 
 
-def run_trials(experiment: Experiment, wish: Wish) -> tuple[list[Row], str]:
+def run_trials(experiment: Experiment, request: RunRequest) -> tuple[list[Row], str]:
     """The groups with their rows, and the data in words."""
     groups, about = [], ""
-    open_splits(wish.images(experiment), root=wish.data_dir)  # a mistake there is found before models are built
-    check_start(experiment, wish)
-    check_groups(experiment, wish)
-    for group in wish.groups(experiment):
-        trial = train_group(experiment, group, wish)
+    open_splits(request.images(experiment), root=request.data_dir)  # a mistake there is found before models are built
+    check_start(experiment, request)
+    check_groups(experiment, request)
+    for group in request.groups(experiment):
+        trial = train_group(experiment, group, request)
         about = about_data(trial)
-        groups.append({"name": group.name, "rows": rows_of(experiment, group, trial, wish.small)})
+        groups.append({"name": group.name, "rows": rows_of(experiment, group, trial, request.small)})
     return groups, about
 
 
-def check_start(experiment: Experiment, wish: Wish) -> None:
+def check_start(experiment: Experiment, request: RunRequest) -> None:
     """Whoever fine-tunes at full scale has something to start from."""
-    if experiment.finetuned and not (wish.small or wish.pretrained or wish.checkpoints):
+    if experiment.finetuned and not (request.small or request.pretrained or request.checkpoints):
         raise UnsmoothError(f"{experiment.id} fine-tunes trained hosts: give --pretrained or --checkpoint, or --small")
 
 
-def check_groups(experiment: Experiment, wish: Wish) -> None:
+def check_groups(experiment: Experiment, request: RunRequest) -> None:
     """Build every model of every group, so that a mistake in the last one is found before the first one is trained."""
-    for group in wish.groups(experiment):
-        recipe = load_recipe(wish.scale(experiment).recipe, wish.fields(experiment, group))
-        for spec in group.specs(wish.small):
+    for group in request.groups(experiment):
+        recipe = load_recipe(request.scale(experiment).recipe, request.fields(experiment, group))
+        for spec in group.specs(request.small):
             build(spec, 10, recipe, 0)
 
 
@@ -55,34 +55,34 @@ def about_data(trial: dict[str, Any]) -> str:
     return f"{name}, {trial['data']['train']:,} training images, {epochs} epoch{'s' if epochs != 1 else ''}"
 
 
-def train_group(experiment: Experiment, group: Group, wish: Wish, vitals: str | None = None) -> dict[str, Any]:
+def train_group(experiment: Experiment, group: Group, request: RunRequest, vitals: str | None = None) -> dict[str, Any]:
     """The trial of a group; runs that its folder has already are not repeated."""
-    scale = wish.scale(experiment)
-    wish.on_stage(f"{experiment.id}: {group.name}")
+    scale = request.scale(experiment)
+    request.on_stage(f"{experiment.id}: {group.name}")
     names = group.names()
     if vitals is None:
         vitals = ",".join(dict.fromkeys(curve.vital for curve in experiment.curves if curve.vital))
     trial = compare(
-        group.specs(wish.small), wish.images(experiment), seeds=wish.seeds or scale.seeds, recipe=scale.recipe,
-        overrides=wish.fields(experiment, group), out=wish.folder(group), jobs=wish.jobs, data_dir=wish.data_dir,
-        workers=wish.workers, device=wish.device, robustness=experiment.robustness,
-        costs=bool(COSTS & set(experiment.measures)), vitals=vitals, on_progress=wish.on_progress, on_stage=wish.on_stage,
-        pretrained=wish.pretrained, checkpoint=_start(experiment, group, wish), command=wish.command,
+        group.specs(request.small), request.images(experiment), seeds=request.seeds or scale.seeds, recipe=scale.recipe,
+        overrides=request.fields(experiment, group), out=request.folder(group), jobs=request.jobs, data_dir=request.data_dir,
+        workers=request.workers, device=request.device, robustness=experiment.robustness,
+        costs=bool(COSTS & set(experiment.measures)), vitals=vitals, on_progress=request.on_progress, on_stage=request.on_stage,
+        pretrained=request.pretrained, checkpoint=_start(experiment, group, request), command=request.command,
     ).data  # fmt: skip
     for arm, name in zip(trial["arms"], names, strict=True):
         arm["name"] = name
     return trial
 
 
-def _start(experiment: Experiment, group: Group, wish: Wish) -> Path | None:
+def _start(experiment: Experiment, group: Group, request: RunRequest) -> Path | None:
     """Weights that every arm starts from. For fine-tuning at small scale, the plain host is trained first."""
-    if wish.checkpoints or not experiment.finetuned or wish.pretrained:
-        return wish.checkpoints[0] if wish.checkpoints else None
-    folder = wish.folder(group) / "start"
-    wish.on_stage(f"training {group.small} to start from")
-    overrides = {**experiment.small.overrides, **wish.overrides}
-    train(group.small, wish.images(experiment), recipe=experiment.small.recipe, overrides=overrides, out=folder,
-          data_dir=wish.data_dir, device=wish.device)  # fmt: skip
+    if request.checkpoints or not experiment.finetuned or request.pretrained:
+        return request.checkpoints[0] if request.checkpoints else None
+    folder = request.folder(group) / "start"
+    request.on_stage(f"training {group.small} to start from")
+    overrides = {**experiment.small.overrides, **request.overrides}
+    train(group.small, request.images(experiment), recipe=experiment.small.recipe, overrides=overrides, out=folder,
+          data_dir=request.data_dir, device=request.device)  # fmt: skip
     return folder / "last"
 
 

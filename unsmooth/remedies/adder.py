@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from unsmooth.hosts.anatomy import Anatomy, Block, Linear
 from unsmooth.remedies.adder_attention import IDENTITY, adder_scores
-from unsmooth.remedies.base import LinearPart, Option, Options, Placement, Remedy, register
+from unsmooth.remedies.base import LinearPatch, Option, Options, Placement, Remedy, register
 from unsmooth.remedies.kernels.adder import adder_linear
 
 
-class AdderLinear(LinearPart):
+class AdderLinear(LinearPatch):
     """Negative L1 distances to learned templates, normalised. A layer that makes q, k and v norms each apart."""
 
     def __init__(self, linear: Linear, eta: float, gain: float):

@@ -14,16 +14,16 @@ import math
 import torch
 from torch import Tensor
 
-from unsmooth.errors import Refusal
+from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.remedies.base import Option, Options, Placement, Remedy, ScorePart, plain_scores, register
+from unsmooth.remedies.base import Option, Options, Placement, Remedy, ScorePatch, plain_scores, register
 from unsmooth.remedies.kernels.adder import l1_scores
 from unsmooth.seam.intercept import Attend
 
 IDENTITY = Option(True, "add the identity to the map")
 
 
-class AdderScores(ScorePart):
+class AdderScores(ScorePatch):
     """Negative L1 distances as scores, and the identity added to the map."""
 
     def __init__(self, attention: Attention, identity: bool, gain: float = 1.0):
@@ -49,7 +49,9 @@ def adder_scores(block: Block, identity: bool, gain: float = 1.0) -> Placement:
     """The placement of adder scores in a block, refused where the identity has no meaning."""
     attention = plain_scores(block)
     if identity and attention.queries != attention.keys:
-        raise Refusal("it has fewer keys than queries, so no identity can be added to its map; use identity=false")
+        raise NotApplicable(
+            "it has fewer keys than queries, so no identity can be added to its map; use identity=false"
+        )
     return Placement(attention.core, AdderScores(attention, identity, gain), "attn")
 
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.remedies.base import AttentionPart, Options, Placement, Remedy, over_tokens, register
+from unsmooth.remedies.base import AttentionPatch, Options, Placement, Remedy, over_tokens, register
 from unsmooth.seam.intercept import Attend
 
 
-class ScaledMap(AttentionPart):
+class ScaledMap(AttentionPatch):
     """Gain 1+ω on all of a map but its mean."""
 
     def __init__(self, attention: Attention):

@@ -12,15 +12,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unsmooth.errors import Refusal
+from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Block
-from unsmooth.hosts.patch_embed import Port
-from unsmooth.remedies.base import Option, Options, Placement, Remedy, Tap, branches, register
+from unsmooth.hosts.patch_embed import HookPoint
+from unsmooth.remedies.base import Option, Options, Placement, Remedy, TokenHook, branches, register
 from unsmooth.remedies.kernels import circulant
-from unsmooth.seam.patched import Join
+from unsmooth.seam.patched import ResidualScale
 
 
-class AugmentedPaths(Tap):
+class AugmentedPaths(TokenHook):
     """Parallel paths around a branch: σ of block-circulant maps of what the branch reads."""
 
     def __init__(self, channels: int, count: int, blocks_per_side: int, gained: bool):
@@ -41,7 +41,7 @@ class AugmentedPaths(Tap):
         return x + paths if self.gain is None else x.addcmul(paths, self.gain)
 
 
-class Listener(Tap):
+class InputCapture(TokenHook):
     """Tells the paths what their branch reads, where no single module is the whole branch."""
 
     paths: AugmentedPaths
@@ -86,22 +86,22 @@ class AugmentedShortcut(Remedy):
         sides = options["blocks_per_side"]
         if branch.channels % sides:
             near = [b for b in range(1, sides + 1) if branch.channels % b == 0][-1]
-            raise Refusal(
+            raise NotApplicable(
                 f"its {branch.channels} channels are not divisible by blocks_per_side={sides}; {near} would do"
             )
         paths = AugmentedPaths(branch.channels, options["count"], sides, options["start"] == "identity")
         for position in ("front", "end"):
-            if branch.module is None and not branch.port(position).channels_last:
-                raise Refusal("its branch holds channels in front of tokens")
+            if branch.module is None and not branch.hook_point(position).channels_last:
+                raise NotApplicable("its branch holds channels in front of tokens")
         if branch.module is not None:
-            placements = [Placement(Port(branch.module, "output"), paths, which)]
+            placements = [Placement(HookPoint(branch.module, "output"), paths, which)]
         else:
-            placements = [Placement(branch.port("front"), Listener(paths), f"{which}_listener"),
-                          Placement(branch.port("end"), paths, which)]  # fmt: skip
+            placements = [Placement(branch.hook_point("front"), InputCapture(paths), f"{which}_listener"),
+                          Placement(branch.hook_point("end"), paths, which)]  # fmt: skip
         if options["scale"] != 1.0:
-            if block.joins.count(which) != 1:
-                raise Refusal(f"no single residual sum of its {which} branch was found to scale; use scale=1")
-            placements.append(Placement(block.name, Join(which, options["scale"], options["scale"]), which))
+            if block.residuals.count(which) != 1:
+                raise NotApplicable(f"no single residual sum of its {which} branch was found to scale; use scale=1")
+            placements.append(Placement(block.name, ResidualScale(which, options["scale"], options["scale"]), which))
         return placements
 
     def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:

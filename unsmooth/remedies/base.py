@@ -3,12 +3,12 @@
 A `Remedy` is a value: its name, its options, what it claims, and `place`, which says where its parts go in
 one block. It changes nothing; `unsmooth.surgery.apply` does. The parts are small modules of three kinds:
 
-    AttentionPart   changes an attention map, as a function of the values and as a matrix
-    Tap             changes the tokens that pass a port; the module itself is the hook
-    LinearPart      stands in for a linear layer
+    AttentionPatch   changes an attention map, as a function of the values and as a matrix
+    TokenHook             changes the tokens that pass a point; the module itself is the hook
+    LinearPatch      stands in for a linear layer
 
-and a residual sum is changed by `treatment.Join`, which has no parameters. A `LossRemedy` changes none of these:
-its parts are `Keeper`s, taps that keep the tokens of a training pass for a term of the loss.
+and a residual sum is changed by `treatment.ResidualScale`, which has no parameters. A `LossRemedy` changes none of these:
+its parts are `TokenBuffer`s, taps that keep the tokens of a training pass for a term of the loss.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.bands import Gain, mix
-from unsmooth.errors import Refusal, UnsmoothError, unknown
+from unsmooth.errors import NotApplicable, UnsmoothError, unknown
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.hosts.patch_embed import Port
+from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import as_tokens, prefix_of
 from unsmooth.seam.intercept import Attend, AttentionCall, softmax_call
-from unsmooth.seam.patched import Join
+from unsmooth.seam.patched import ResidualScale
 
 Options = Mapping[str, Any]
 
@@ -101,7 +101,7 @@ class Remedy(ABC):
 
     @abstractmethod
     def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        """Where its parts go in one block; raises `Refusal` where it makes no sense."""
+        """Where its parts go in one block; raises `NotApplicable` where it makes no sense."""
 
     @abstractmethod
     def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
@@ -122,7 +122,7 @@ class Remedy(ABC):
 
 
 class LossRemedy(Remedy, ABC):
-    """Adds a term to the training loss (`unsmooth.surgery.auxiliary_loss`) and changes nothing else: one `Keeper` a block."""
+    """Adds a term to the training loss (`unsmooth.surgery.auxiliary_loss`) and changes nothing else: one `TokenBuffer` a block."""
 
     once = True
 
@@ -137,7 +137,7 @@ class LossRemedy(Remedy, ABC):
         """The term, weighted, from the patch tokens (B, n, d) of the blocks that it was placed on, in their order."""
 
 
-class AttentionPart(nn.Module):
+class AttentionPatch(nn.Module):
     """Changes an attention map A. `forward(attend, v)` is A'v given `attend(v)` = Av; `matrix(A)` is A'."""
 
     rescores = False  # whether it changes the scores, and so must meet them
@@ -154,7 +154,7 @@ class AttentionPart(nn.Module):
         return call
 
 
-class ScorePart(AttentionPart, ABC):
+class ScorePatch(AttentionPatch, ABC):
     """Replaces the scaled dot product of queries and keys by `scores(q, k)`; masks and biases stay."""
 
     rescores = True
@@ -185,8 +185,8 @@ class ScorePart(AttentionPart, ABC):
         )
 
 
-class Tap(nn.Module, ABC):
-    """Changes the tokens at a port. Registered as the hook itself: a closure would keep a copy's original."""
+class TokenHook(nn.Module, ABC):
+    """Changes the tokens at a point. Registered as the hook itself: a closure would keep a copy's original."""
 
     @abstractmethod
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
@@ -204,7 +204,7 @@ class Tap(nn.Module, ABC):
         return self.treat(output, source)
 
 
-class Mix(Tap):
+class BandGain(TokenHook):
     """A tap with a gain on the mean token and another on the rest: what can be folded into a weight."""
 
     def __init__(self, channels_last: bool):
@@ -218,7 +218,7 @@ class Mix(Tap):
         return mix(x, *self.gains(), self.channels_last)
 
 
-class Keeper(Tap):
+class TokenBuffer(TokenHook):
     """Keeps the tokens of the last training pass until they are taken, and passes them on as they are."""
 
     def __init__(self, block: Block, anatomy: Anatomy):
@@ -245,18 +245,18 @@ def _is_recomputed() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
-class LinearPart(nn.Module):
+class LinearPatch(nn.Module):
     """Stands in for a linear layer: its forward takes that layer's input and gives its output."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """One part and where it goes: `at` names the module (attention, linear and join) or is a port."""
+    """One part and where it goes: `at` names the module (attention, linear and join) or is a point."""
 
-    at: str | Port
-    part: nn.Module | Join
+    at: str | HookPoint
+    part: nn.Module | ResidualScale
     role: str = ""  # attn or mlp, where a remedy may put a part on each
-    weight: str = ""  # the host's weight that a LinearPart stands in for
+    weight: str = ""  # the host's weight that a LinearPatch stands in for
 
 
 def branches(options: Options) -> tuple[str, ...]:
@@ -269,7 +269,7 @@ def over_tokens(block: Block) -> Attention:
     attention = block.core()
     if attention.kind in ("channel", "opaque"):
         what = {"channel": "attends over channels, not tokens", "opaque": "has an attention map of unknown axes"}
-        raise Refusal(f"it {what[attention.kind]}")
+        raise NotApplicable(f"it {what[attention.kind]}")
     return attention
 
 
@@ -277,7 +277,7 @@ def plain_scores(block: Block) -> Attention:
     """The block's attention, refused unless its scores are a scaled dot product that can be replaced."""
     attention = over_tokens(block)
     if attention.odd_scores:
-        raise Refusal(attention.odd_scores)
+        raise NotApplicable(attention.odd_scores)
     return attention
 
 

@@ -16,19 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.bands import Gain, mix
-from unsmooth.errors import Refusal
+from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Block
-from unsmooth.remedies.base import Mix, Option, Options, Placement, Remedy, Tap, branches, register
+from unsmooth.remedies.base import BandGain, Option, Options, Placement, Remedy, TokenHook, branches, register
 
 
-class Broadcast(Mix):
+class Broadcast(BandGain):
     """Half of the token, half of the mean token."""
 
     def gains(self) -> tuple[Gain, Gain]:
         return 1.0, 0.5
 
 
-class ScaledBroadcast(Mix):
+class ScaledBroadcast(BandGain):
     """The token and λ times the mean token."""
 
     def __init__(self, channels: int, channels_last: bool):
@@ -39,14 +39,14 @@ class ScaledBroadcast(Mix):
         return 1 + self.lam, 1.0
 
 
-class Gate(Tap):
+class Gate(TokenHook):
     """Each token times the class token plus one."""
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         return x * (x[:, :1] + 1)
 
 
-class Hybrid(Tap):
+class Hybrid(TokenHook):
     """Each token times the class token, plus its plain broadcast."""
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
@@ -78,15 +78,17 @@ class ContextBroadcast(Remedy):
 
     def place_one(self, block: Block, which: str, options: Options) -> Placement:
         branch = block.branch(which)
-        port = branch.port(options["position"])
+        point = branch.hook_point(options["position"])
         kind = options["kind"]
         if kind in ("gate", "hybrid"):
             if not block.class_token:
-                raise Refusal(f"kind={kind} multiplies by the class token, and its tokens have none; use kind=plain")
-            return Placement(port, Gate() if kind == "gate" else Hybrid(), which)
+                raise NotApplicable(
+                    f"kind={kind} multiplies by the class token, and its tokens have none; use kind=plain"
+                )
+            return Placement(point, Gate() if kind == "gate" else Hybrid(), which)
         channels = branch.hidden if options["position"] == "mid" else branch.channels
-        last = port.channels_last
-        return Placement(port, ScaledBroadcast(channels, last) if kind == "scaled" else Broadcast(last), which)
+        last = point.channels_last
+        return Placement(point, ScaledBroadcast(channels, last) if kind == "scaled" else Broadcast(last), which)
 
     def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
         per_channel = {"plain": 3, "scaled": 2, "gate": 2, "hybrid": 5}[options["kind"]]

@@ -21,11 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unsmooth.errors import Refusal, UnsmoothError
+from unsmooth.errors import NotApplicable, UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy, Block
-from unsmooth.hosts.patch_embed import Port
+from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import prefix_of
-from unsmooth.remedies.base import Keeper, LossRemedy, Option, Options, Placement, register
+from unsmooth.remedies.base import LossRemedy, Option, Options, Placement, TokenBuffer, register
 
 
 def cosine_loss(h: Tensor) -> Tensor:
@@ -75,13 +75,17 @@ class DiversePatch(LossRemedy):
         first, last = anatomy.blocks[0], anatomy.blocks[-1]
         if options["contrastive"]:
             if first is last:
-                raise Refusal("the contrastive loss compares two blocks, and this host has one; use contrastive=0")
+                raise NotApplicable(
+                    "the contrastive loss compares two blocks, and this host has one; use contrastive=0"
+                )
             early, late = (f"{b.tokens} tokens of {b.channels} channels" for b in (first, last))
             if early != late and (block is first or not options["cosine"]):
-                raise Refusal(f"the contrastive loss needs blocks of one size; the first has {early}, the last {late}")
+                raise NotApplicable(
+                    f"the contrastive loss needs blocks of one size; the first has {early}, the last {late}"
+                )
         if block.tokens - prefix_of(block, anatomy) < 2:
-            raise Refusal("it has no two patch tokens to tell apart")
-        return [Placement(Port(block.name, "output"), Keeper(block, anatomy))]
+            raise NotApplicable("it has no two patch tokens to tell apart")
+        return [Placement(HookPoint(block.name, "output"), TokenBuffer(block, anatomy))]
 
     def loss(self, tokens: list[Tensor], options: Options) -> Tensor:
         with torch.autocast(tokens[-1].device.type, enabled=False):

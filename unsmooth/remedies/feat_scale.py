@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.hosts.anatomy import Anatomy, Block
-from unsmooth.remedies.base import Mix, Options, Placement, Remedy, register
+from unsmooth.remedies.base import BandGain, Options, Placement, Remedy, register
 
 
-class BandGains(Mix):
+class BandGains(BandGain):
     """Learned gains, per channel, on the mean token and on the rest."""
 
     def __init__(self, channels: int, channels_last: bool):
@@ -44,8 +44,8 @@ class FeatScale(Remedy):
 
     def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
         branch = block.branch("attn")
-        port = branch.port("end")
-        return [Placement(port, BandGains(branch.channels, port.channels_last), "attn")]
+        point = branch.hook_point("end")
+        return [Placement(point, BandGains(branch.channels, point.channels_last), "attn")]
 
     def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
         return 3 * block.tokens * block.branch("attn").channels

@@ -14,11 +14,11 @@ from typing import Any
 from torch import Tensor
 
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.remedies.base import Option, Options, Placement, Remedy, ScorePart, plain_scores, register
+from unsmooth.remedies.base import Option, Options, Placement, Remedy, ScorePatch, plain_scores, register
 from unsmooth.seam.intercept import AttentionCall, add_mask, fused_call
 
 
-class DistanceScores(ScorePart):
+class DistanceScores(ScorePatch):
     """Scores that fall with the squared distance of query and key."""
 
     def __init__(self, attention: Attention, tau: float | None):

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.remedies.base import Options, Placement, Remedy, ScorePart, plain_scores, register
+from unsmooth.remedies.base import Options, Placement, Remedy, ScorePatch, plain_scores, register
 
 SLOPE = 0.2
 
 
-class AdditiveScores(ScorePart):
+class AdditiveScores(ScorePatch):
     """A score for each query plus a score for each key, bent at zero."""
 
     def __init__(self, attention: Attention):

@@ -8,10 +8,10 @@ ablation, not a fix: it shows what the skip is worth.
 
 from __future__ import annotations
 
-from unsmooth.errors import Refusal
+from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.remedies.base import Option, Options, Placement, Remedy, branches, register
-from unsmooth.seam.patched import Join
+from unsmooth.seam.patched import ResidualScale
 
 
 @register
@@ -25,9 +25,9 @@ class NoSkip(Remedy):
 
     def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
         for which in branches(options):
-            if block.joins.count(which) != 1:
-                raise Refusal(block.reasons.get(which, f"no single residual sum of its {which} branch was found"))
-        return [Placement(block.name, Join(which, skip=0.0), which) for which in branches(options)]
+            if block.residuals.count(which) != 1:
+                raise NotApplicable(block.reasons.get(which, f"no single residual sum of its {which} branch was found"))
+        return [Placement(block.name, ResidualScale(which, skip=0.0), which) for which in branches(options)]
 
     def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
         return 0

@@ -20,10 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unsmooth.errors import Refusal
+from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Block
-from unsmooth.hosts.patch_embed import Patches, Port
-from unsmooth.remedies.base import Option, Options, Placement, Remedy, Tap, register
+from unsmooth.hosts.patch_embed import HookPoint, PatchEmbedding
+from unsmooth.remedies.base import Option, Options, Placement, Remedy, TokenHook, register
 
 
 def dct_matrix(size: int, **kind: Any) -> Tensor:
@@ -102,7 +102,7 @@ def gray_svd(x: Tensor, epsilon: float, rescale: bool) -> Tensor:
         return grayed.to(x.dtype)
 
 
-class Graying(Tap):
+class Graying(TokenHook):
     """Grays tokens × channels, whatever their layout."""
 
     rows: Tensor
@@ -147,7 +147,7 @@ class Graying(Tap):
 class PatchGraying(Graying):
     """Grays the raw patches of an image: patches × pixels."""
 
-    def __init__(self, transform: str, epsilon: float, rescale: bool, patches: Patches):
+    def __init__(self, transform: str, epsilon: float, rescale: bool, patches: PatchEmbedding):
         pixels = patches.image_channels * math.prod(patches.kernel)
         super().__init__(transform, epsilon, rescale, patches.tokens, pixels, True)
         self.kernel = patches.kernel
@@ -184,17 +184,17 @@ class TokenGraying(Remedy):
     def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
         patches = anatomy.patches
         if patches is None:
-            raise Refusal("no convolution that cuts the image into patches was found")
+            raise NotApplicable("no convolution that cuts the image into patches was found")
         transform, rescale = options["transform"], options["rescale"]
         epsilon = options["epsilon"] or {"dct": 0.95, "svd": 0.65}[transform]
         if options["where"] == "embedding":
-            last = patches.port.channels_last
+            last = patches.hook_point.channels_last
             part = Graying(transform, epsilon, rescale, patches.tokens, patches.channels, last)
-            return [Placement(patches.port, part)]
+            return [Placement(patches.hook_point, part)]
         if patches.overlap:
-            raise Refusal("its patches overlap, so the image cannot be put together again; use where=embedding")
+            raise NotApplicable("its patches overlap, so the image cannot be put together again; use where=embedding")
         part = PatchGraying(transform, epsilon, rescale, patches)
-        return [Placement(Port(patches.convolution, "input"), part)]
+        return [Placement(HookPoint(patches.convolution, "input"), part)]
 
     def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
         patches = anatomy.patches

@@ -101,7 +101,7 @@ def body(found: dict[str, Any]) -> list[str]:
 
 
 def notes_of(group: Row) -> list[str]:
-    notes = [f"Drawn in {group['picture']}."] if "picture" in group else []
+    notes = [f"MaskedSample in {group['picture']}."] if "picture" in group else []
     if "like" in group:
         notes.append(f"Not run apart: with --small its hosts are those of {group['like']}.")
     skipped = sorted({reason for row in group["rows"] for reason in row.get("skipped", ())})
@@ -155,7 +155,7 @@ def agreement(name: str, value: Row) -> str:
     if gain is None or value["gain"] is None or value["ends"] == "quartiles":
         return ""
     if low is None or high is None:
-        return "no interval: not judged"
+        return "no interval: not eval_model"
     none = 1.0 if MEASURES[name].how == "ratio" else 0.0
     if low <= none <= high:
         return "no difference shown"

@@ -9,7 +9,7 @@ Attention is met at the function, not at the module, so no host is wrapped or re
     join        the sum of the residual stream and a branch
     multi-head  F.multi_head_attention_forward, taken apart into the above
 
-`Seam` only recognises. `unsmooth.seam.patched` changes, `unsmooth.hosts.trace` and `unsmooth.diagnosis.probe` look.
+`AttentionInterceptor` only recognises. `unsmooth.seam.patched` changes, `unsmooth.hosts.trace` and `unsmooth.diagnosis.probe` look.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def softmax_call(
     return AttentionCall(v, attend, weights, scores)
 
 
-class Seam(TorchFunctionMode):
+class AttentionInterceptor(TorchFunctionMode):
     """Recognises the events of a forward pass; every method passes its event on unchanged."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a treated module does: its forward pass runs inside a `Treatment`, which applies the parts that hang on it.
+"""What a treated module does: its forward pass runs inside a `PatchedForward`, which applies the parts that hang on it.
 
 As `torch.nn.utils.parametrize` does, a treated module changes its class to a subclass of its own, made once for
 each host class, and changes back when nothing hangs on it any more.
@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unsmooth.seam.intercept import AttentionCall, Seam, fused_call, residual_side
+from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, fused_call, residual_side
 
 
 @dataclass
-class Join:
+class ResidualScale:
     """What happens to one residual sum: skip·x + gain·branch."""
 
     branch: str
@@ -28,19 +28,19 @@ class Join:
 
 
 @dataclass
-class Fittings:
-    """What hangs on one treated module: parts in the order of their application."""
+class ModulePatches:
+    """What hangs on one treated module: parts in the order of their entry."""
 
     attention: list[Any] = field(default_factory=list)
     linears: list[tuple[str, Any]] = field(default_factory=list)  # path of the host's weight, its stand-in
-    joins: list[Join] = field(default_factory=list)
+    residuals: list[ResidualScale] = field(default_factory=list)
     order: tuple[str, ...] = ()  # which branch each residual sum of the module belongs to
 
     def __bool__(self) -> bool:
-        return bool(self.attention or self.linears or self.joins)
+        return bool(self.attention or self.linears or self.residuals)
 
 
-class Watcher(Protocol):
+class ForwardObserver(Protocol):
     """Who looks at treated modules: it sees the effective attention and residual sums, not our own arithmetic."""
 
     def attention(self, call: AttentionCall) -> None: ...
@@ -48,36 +48,36 @@ class Watcher(Protocol):
     def join(self, x: Tensor, branch: Tensor, out: Tensor) -> None: ...
 
 
-watchers: list[Watcher] = []  # a probe adds itself
-_muted = 0
+observers: list[ForwardObserver] = []  # a probe adds itself
+_paused = 0
 
 
-def is_muted() -> bool:
-    return _muted > 0
+def observers_are_paused() -> bool:
+    return _paused > 0
 
 
 @contextmanager
-def muted() -> Iterator[None]:
-    global _muted
-    _muted += 1
+def observers_paused() -> Iterator[None]:
+    global _paused
+    _paused += 1
     try:
         yield
     finally:
-        _muted -= 1
+        _paused -= 1
 
 
-class Treatment(Seam):
+class PatchedForward(AttentionInterceptor):
     """Applies the parts that hang on one module while its forward pass runs.
 
     At the end it checks that each part was met: a host that took another path than the one it was
     examined on raises, instead of running untreated.
     """
 
-    def __init__(self, fittings: Fittings, module: nn.Module, stream: Tensor | None) -> None:
+    def __init__(self, module_patches: ModulePatches, module: nn.Module, stream: Tensor | None) -> None:
         super().__init__()
-        self.attention = fittings.attention
-        self.linears = [(attrgetter(path)(module), part) for path, part in fittings.linears]
-        self.joins, self.order = fittings.joins, fittings.order
+        self.attention = module_patches.attention
+        self.linears = [(attrgetter(path)(module), part) for path, part in module_patches.linears]
+        self.residuals, self.order = module_patches.residuals, module_patches.order
         self.stream = [stream]
         self.joined = 0
         self.products = 0
@@ -96,11 +96,11 @@ class Treatment(Seam):
         self.attended += 1
         for part in self.attention:
             call = call.then(part, part.matrix)
-        if not watchers or is_muted():
+        if not observers or observers_are_paused():
             return call.attend(call.v)
-        with muted():
+        with observers_paused():
             out = call.attend(call.v)
-        for watcher in watchers:
+        for watcher in observers:
             watcher.attention(call)
         return out
 
@@ -121,29 +121,29 @@ class Treatment(Seam):
 
     def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         # A sum with options of its own (alpha) is not ours to change: it stays, and `check` tells.
-        side = residual_side(self.stream, args) if self.joins and not kwargs else None
+        side = residual_side(self.stream, args) if self.residuals and not kwargs else None
         if side is None:
             return func(*args, **kwargs)
         here = self.order[self.joined] if self.joined < len(self.order) else "other"
         self.joined += 1
         skip, gain = 1.0, 1.0
-        for join in self.joins:
+        for join in self.residuals:
             if join.branch == here:
                 skip, gain = skip * join.skip, gain * join.gain
         if skip == gain == 1.0:
             out = func(*args, **kwargs)
-        elif not watchers or is_muted():
+        elif not observers or observers_are_paused():
             out = _weighted_sum(args[side], args[1 - side], skip, gain)[1]
         else:
-            with muted():
+            with observers_paused():
                 branch, out = _weighted_sum(args[side], args[1 - side], skip, gain)
-            for watcher in watchers:
+            for watcher in observers:
                 watcher.join(args[side], branch, out)
         self.stream = [out]
         return out
 
     def on_alias(self, source: Tensor, result: Tensor) -> None:
-        if self.joins and any(source is known for known in self.stream):
+        if self.residuals and any(source is known for known in self.stream):
             self.stream.append(result)
 
     def check(self, where: str) -> None:
@@ -152,7 +152,7 @@ class Treatment(Seam):
             "attention": not self.attention or self.attended > 0,
             "attention scores": self.rescored > 0 or not any(part.rescores for part in self.attention),
             "linear layers": self.mapped >= len(self.linears),
-            "residual sums": not self.joins or self.joined >= len(self.order),
+            "residual sums": not self.residuals or self.joined >= len(self.order),
         }
         missed = [what for what, ok in met.items() if not ok]
         if missed:
@@ -172,13 +172,13 @@ def _weighted_sum(x: Tensor, branch: Tensor, skip: float, gain: float) -> tuple[
 _classes: dict[type, type] = {}
 
 
-def treated_class(host: type[nn.Module]) -> type[nn.Module]:
+def patched_class(host: type[nn.Module]) -> type[nn.Module]:
     """The subclass of a host's class whose forward enters the seam: one for each class, as parametrize does."""
     if host not in _classes:
 
         def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
             stream = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
-            treatment = Treatment(self._unsmooth_fittings, self, stream)
+            treatment = PatchedForward(self._unsmooth_patches, self, stream)
             with treatment:
                 out = host.forward(self, *args, **kwargs)
             treatment.check(host.__name__)
@@ -193,21 +193,21 @@ def treated_class(host: type[nn.Module]) -> type[nn.Module]:
 
 
 def _revive(host: type[nn.Module]) -> nn.Module:
-    cls = treated_class(host)
+    cls = patched_class(host)
     return cls.__new__(cls)
 
 
-def fittings(module: nn.Module) -> Fittings:
-    """The fittings of a module, made and its class changed where it has none yet."""
+def module_patches(module: nn.Module) -> ModulePatches:
+    """The module_patches of a module, made and its class changed where it has none yet."""
     if not hasattr(type(module), "_unsmooth_host"):
-        module.__class__ = treated_class(type(module))  # first: a class that cannot be changed raises here
-        module.__dict__["_unsmooth_fittings"] = Fittings()
-    found: Fittings = module.__dict__["_unsmooth_fittings"]
+        module.__class__ = patched_class(type(module))  # first: a class that cannot be changed raises here
+        module.__dict__["_unsmooth_patches"] = ModulePatches()
+    found: ModulePatches = module.__dict__["_unsmooth_patches"]
     return found
 
 
-def release(module: nn.Module) -> None:
+def unpatch(module: nn.Module) -> None:
     """Give a module its own class back once nothing hangs on it."""
-    if "_unsmooth_fittings" in module.__dict__ and not module.__dict__["_unsmooth_fittings"]:
-        del module.__dict__["_unsmooth_fittings"]
+    if "_unsmooth_patches" in module.__dict__ and not module.__dict__["_unsmooth_patches"]:
+        del module.__dict__["_unsmooth_patches"]
         module.__class__ = module._unsmooth_host  # type: ignore[assignment]

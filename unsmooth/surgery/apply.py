@@ -15,11 +15,19 @@ from unsmooth import remedies
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import CONTAINERS, Anatomy
 from unsmooth.hosts.inputs import Example
-from unsmooth.hosts.patch_embed import Port
-from unsmooth.remedies.base import LinearPart, Placement, Tap
-from unsmooth.seam.patched import Join, fittings, release
+from unsmooth.hosts.patch_embed import HookPoint
+from unsmooth.remedies.base import LinearPatch, Placement, TokenHook
+from unsmooth.seam.patched import ResidualScale, module_patches, unpatch
 from unsmooth.surgery.plan import Plan, prepare
-from unsmooth.surgery.record import PREFIX, RECORD, Application, Fixture, check_unfolded, check_unwrapped, record_of
+from unsmooth.surgery.record import (
+    PREFIX,
+    RECORD,
+    AppliedRemedy,
+    Attachment,
+    check_unfolded,
+    check_unwrapped,
+    record_of,
+)
 
 
 def apply(
@@ -34,18 +42,18 @@ def apply(
     done, part, chosen, placements, anatomy = prepare(model, remedy, blocks, example, options, dry=False)
     for index, why in done.refused.items():
         warnings.warn(f"{part.name} is not on block {index}: {why}", stacklevel=2)
-    fixtures: list[Fixture] = []
+    attachments: list[Attachment] = []
     try:
         for placement in placements:
-            fixtures.append(_attach(model, part.name, placement, anatomy))
+            attachments.append(_attach(model, part.name, placement, anatomy))
     except BaseException:
-        for fixture in reversed(fixtures):
-            _detach(model, fixture)
+        for attachment in reversed(attachments):
+            _detach(model, attachment)
         raise
     record = record_of(model)
     record.anatomy = anatomy
     on = tuple(index for index in chosen if index not in done.refused)
-    record.applications.append(Application(part, on, tuple(fixtures)))
+    record.entries.append(AppliedRemedy(part, on, tuple(attachments)))
     model.__dict__[RECORD] = record
     return done
 
@@ -57,29 +65,29 @@ def remove(model: nn.Module, remedy: str | None = None) -> None:
     record = record_of(model)
     if remedy is not None:
         remedies.get(remedy)
-    going = [a for a in record.applications if remedy in (None, a.part.name)]
+    going = [a for a in record.entries if remedy in (None, a.part.name)]
     if not going:
-        has = ", ".join(dict.fromkeys(a.part.name for a in record.applications)) or "none"
+        has = ", ".join(dict.fromkeys(a.part.name for a in record.entries)) or "none"
         raise UnsmoothError(f"there is nothing to remove: {remedy or 'a remedy'} is not on this model (it has: {has})")
-    for application in reversed(going):
-        for fixture in reversed(application.fixtures):
-            _detach(model, fixture)
-        record.applications.remove(application)
-    if not record.applications:
+    for entry in reversed(going):
+        for attachment in reversed(entry.attachments):
+            _detach(model, attachment)
+        record.entries.remove(entry)
+    if not record.entries:
         record.anatomy = None
         if record.host is None:
             model.__dict__.pop(RECORD, None)
 
 
-def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) -> Fixture:
+def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) -> Attachment:
     """Hang one part on the model."""
-    at = placement.at.module if isinstance(placement.at, Port) else placement.at
+    at = placement.at.module if isinstance(placement.at, HookPoint) else placement.at
     module, part = model.get_submodule(at), placement.part
-    if isinstance(part, Join):
-        found = fittings(module)
-        found.joins.append(part)
-        found.order = next(block.joins for block in anatomy.blocks if block.name == at)
-        return Fixture("", "", at, part)
+    if isinstance(part, ResidualScale):
+        found = module_patches(module)
+        found.residuals.append(part)
+        found.order = next(block.residuals for block in anatomy.blocks if block.name == at)
+        return Attachment("", "", at, part)
     home = at
     while home and isinstance(model.get_submodule(home), CONTAINERS):
         home = home.rpartition(".")[0]  # a list of modules runs its children: no place for a part
@@ -89,22 +97,22 @@ def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) 
         reference = next(model.parameters())
     part.to(device=reference.device, dtype=reference.dtype if reference.is_floating_point() else None)
     part.train(module.training)
-    fixture = Fixture(home, child, at)
+    attachment = Attachment(home, child, at)
     model.get_submodule(home).add_module(child, part)
     try:
-        if isinstance(part, Tap):
-            assert isinstance(placement.at, Port)
+        if isinstance(part, TokenHook):
+            assert isinstance(placement.at, HookPoint)
             hook = module.register_forward_pre_hook if placement.at.side == "input" else module.register_forward_hook
             hook(part, with_kwargs=True)
-        elif isinstance(part, LinearPart):
-            fittings(module).linears.append((placement.weight.removeprefix(at + "."), part))
-            fixture = replace(fixture, frozen=_freeze(model, placement.weight))
+        elif isinstance(part, LinearPatch):
+            module_patches(module).linears.append((placement.weight.removeprefix(at + "."), part))
+            attachment = replace(attachment, frozen=_freeze(model, placement.weight))
         else:
-            fittings(module).attention.append(part)
+            module_patches(module).attention.append(part)
     except BaseException:
-        _detach(model, fixture)
+        _detach(model, attachment)
         raise
-    return fixture
+    return attachment
 
 
 def _child_name(home: nn.Module, key: str, placement: Placement) -> str:
@@ -133,27 +141,29 @@ def _freeze(model: nn.Module, weight: str) -> tuple[str, ...]:
     return frozen
 
 
-def _detach(model: nn.Module, fixture: Fixture) -> None:
+def _detach(model: nn.Module, attachment: Attachment) -> None:
     """Take one part off again; one whose module is gone from the model went with it."""
-    if fixture.at not in dict(model.named_modules()):
+    if attachment.at not in dict(model.named_modules()):
         return
-    module = model.get_submodule(fixture.at)
-    if fixture.join is not None:
-        fittings(module).joins = [join for join in fittings(module).joins if join is not fixture.join]
-        release(module)
+    module = model.get_submodule(attachment.at)
+    if attachment.join is not None:
+        module_patches(module).residuals = [
+            join for join in module_patches(module).residuals if join is not attachment.join
+        ]
+        unpatch(module)
         return
-    home = model.get_submodule(fixture.home)
-    part = home.get_submodule(fixture.child)
+    home = model.get_submodule(attachment.home)
+    part = home.get_submodule(attachment.child)
     for hooks, flags in ((module._forward_hooks, module._forward_hooks_with_kwargs),
                          (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)):  # fmt: skip
         for key in [key for key, hook in hooks.items() if hook is part]:
             del hooks[key]
             flags.pop(key, None)
-    found = module.__dict__.get("_unsmooth_fittings")
+    found = module.__dict__.get("_unsmooth_patches")
     if found is not None:
         found.attention = [other for other in found.attention if other is not part]
         found.linears = [(path, other) for path, other in found.linears if other is not part]
-        release(module)
-    for name in fixture.frozen:
+        unpatch(module)
+    for name in attachment.frozen:
         model.get_parameter(name).requires_grad_(True)
-    del home._modules[fixture.child]
+    del home._modules[attachment.child]

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from unsmooth import remedies
 from unsmooth.errors import UnsmoothError
-from unsmooth.remedies.base import Keeper, LossRemedy
-from unsmooth.surgery.record import Application, record_of
+from unsmooth.remedies.base import LossRemedy, TokenBuffer
+from unsmooth.surgery.record import AppliedRemedy, record_of
 
 
 def auxiliary_loss(model: nn.Module) -> Tensor | None:
@@ -29,18 +29,18 @@ def auxiliary_loss(model: nn.Module) -> Tensor | None:
     eval mode and without gradients nothing is kept.
     """
     terms = [
-        _term(owner, application, remedy)
+        _term(owner, entry, remedy)
         for owner in model.modules()
-        for application in record_of(owner).applications
-        if isinstance(remedy := remedies.get(application.part.name), LossRemedy)
+        for entry in record_of(owner).entries
+        if isinstance(remedy := remedies.get(entry.part.name), LossRemedy)
     ]
     return sum(terms[1:], terms[0]) if terms else None
 
 
-def _term(model: nn.Module, application: Application, remedy: LossRemedy) -> Tensor:
+def _term(model: nn.Module, entry: AppliedRemedy, remedy: LossRemedy) -> Tensor:
     there = dict(model.named_modules())
-    parts = [there.get(f"{fixture.home}.{fixture.child}".lstrip(".")) for fixture in application.fixtures]
-    keepers = [part for part in parts if isinstance(part, Keeper)]
+    parts = [there.get(f"{attachment.home}.{attachment.child}".lstrip(".")) for attachment in entry.attachments]
+    keepers = [part for part in parts if isinstance(part, TokenBuffer)]
     if len(keepers) < len(parts):
         raise UnsmoothError(f"blocks that {remedy.key} looks at were taken out; remove(model), then apply again")
     tokens = [keeper.take() for keeper in keepers]
@@ -50,4 +50,4 @@ def _term(model: nn.Module, application: Application, remedy: LossRemedy) -> Ten
             f"{remedy.key} saw no forward pass in training mode with gradients since the last auxiliary_loss(model): "
             "call it once after each; gradient checkpointing must be the kind with use_reentrant=False"
         )
-    return remedy.loss(seen, remedy.read(application.part.options))
+    return remedy.loss(seen, remedy.read(entry.part.options))

@@ -9,7 +9,7 @@ from torch import nn
 from unsmooth import remedies
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.build import create_host
-from unsmooth.spec import ModelSpec, Part, parse
+from unsmooth.spec import ModelSpec, SpecItem, parse
 from unsmooth.surgery.apply import apply
 from unsmooth.surgery.record import RECORD, Record
 
@@ -26,7 +26,7 @@ def create_model(spec: str | ModelSpec, pretrained: bool = False, **host_kwargs:
     for part in spec.remedies:  # a mistake in a remedy is found before a large host is built
         remedies.get(part.name).read({name: value for name, value in part.options.items() if name != "blocks"})
     model = create_host(spec.host, pretrained, **host_kwargs)
-    host = Part(spec.host.name, {**spec.host.options, **host_kwargs})
+    host = SpecItem(spec.host.name, {**spec.host.options, **host_kwargs})
     model.__dict__[RECORD] = Record(host if host.writable else None)
     for part in spec.remedies:
         apply(model, str(part))

@@ -19,19 +19,19 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.bands import along_channels, mean_token
-from unsmooth.errors import Refusal, UnsmoothError
+from unsmooth.errors import NotApplicable, UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example, example_input, first_tensor, run
-from unsmooth.hosts.patch_embed import Port
+from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.weights import Rows, value_rows
 from unsmooth.remedies.attn_scale import ScaledMap
-from unsmooth.remedies.augmented_shortcut import AugmentedPaths, Listener
-from unsmooth.remedies.base import AttentionPart, Keeper, Mix, Tap
+from unsmooth.remedies.augmented_shortcut import AugmentedPaths, InputCapture
+from unsmooth.remedies.base import AttentionPatch, BandGain, TokenBuffer, TokenHook
 from unsmooth.remedies.kernels import circulant
 from unsmooth.seam.intercept import Attend
-from unsmooth.seam.patched import fittings
+from unsmooth.seam.patched import module_patches
 from unsmooth.surgery.plan import anatomy_of
-from unsmooth.surgery.record import Fixture, check_model, check_unfolded, record_of
+from unsmooth.surgery.record import Attachment, check_model, check_unfolded, record_of
 
 SMALLEST_GAIN = 1e-3  # below this, a gain cannot be divided out again without losing digits
 TOLERANCE = 1e-4  # of the largest output, in single precision
@@ -41,7 +41,7 @@ class CannotFold(Exception):
     """Why a part stays as it is."""
 
 
-class MeanFromMap(AttentionPart):
+class MeanFromMap(AttentionPatch):
     """What is left of AttnScale: a multiple of the mean value is taken away."""
 
     def __init__(self, share: Tensor):
@@ -59,7 +59,7 @@ class MeanFromMap(AttentionPart):
         return weights - self.share / weights.shape[-1]
 
 
-class MeanToTokens(Tap):
+class MeanToTokens(TokenHook):
     """What is left of a mix of bands: a multiple of the mean token is added."""
 
     share: Tensor
@@ -74,7 +74,7 @@ class MeanToTokens(Tap):
         return x + share * mean_token(x, self.channels_last)
 
 
-class KeptPaths(Tap):
+class KeptPaths(TokenHook):
     """Augmented paths whose matrices are made already."""
 
     def __init__(self, paths: AugmentedPaths):
@@ -107,21 +107,21 @@ def fold(model: nn.Module, example: Example | None = None) -> nn.Module:
     if model.training:
         raise UnsmoothError("fold is for inference, and this model is in training mode; call model.eval() first")
     record = record_of(model)
-    if not record.applications:
+    if not record.entries:
         raise UnsmoothError("there is nothing to fold: no remedy is on this model")
     anatomy, dtype = anatomy_of(model), next(model.parameters()).dtype
     folded: nn.Module = copy.deepcopy(model).eval()
     if torch.finfo(dtype).bits < 32:
         folded = folded.float()  # a half-precision host is folded and checked in single precision, then rounded once
     example = example_input(folded) if example is None else example
-    places = sorted({f.at for a in record.applications for f in a.fixtures} | {block.name for block in anatomy.blocks})
+    places = sorted({f.at for a in record.entries for f in a.attachments} | {block.name for block in anatomy.blocks})
     wanted = _outputs(folded, example, places)
     done: list[str] = []
-    for application in record_of(folded).applications:
-        name = application.part.name
+    for entry in record_of(folded).entries:
+        name = entry.part.name
         attempt = copy.deepcopy(folded)
         try:
-            if not [fixture for fixture in application.fixtures if _fold_one(attempt, fixture, anatomy)]:
+            if not [attachment for attachment in entry.attachments if _fold_one(attempt, attachment, anatomy)]:
                 raise CannotFold("a residual sum has no weights to fold into")
             _compare(_outputs(attempt, example, places), wanted)
         except CannotFold as reason:
@@ -163,38 +163,38 @@ def _compare(actual: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
             raise CannotFold(f"folded, {name} would differ by {difference:.2g} of {scale:.2g}")
 
 
-def _fold_one(model: nn.Module, fixture: Fixture, anatomy: Anatomy) -> bool:
+def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> bool:
     """Fold one part; False for a residual sum, which stays beside what is folded."""
-    if not fixture.child:
+    if not attachment.child:
         return False
-    home, at = model.get_submodule(fixture.home), model.get_submodule(fixture.at)
-    part = home.get_submodule(fixture.child)
-    if isinstance(part, Listener):
+    home, at = model.get_submodule(attachment.home), model.get_submodule(attachment.at)
+    part = home.get_submodule(attachment.child)
+    if isinstance(part, InputCapture):
         raise CannotFold("its branch is spread over two modules")
-    if isinstance(part, Keeper):
+    if isinstance(part, TokenBuffer):
         raise CannotFold("it adds to the training loss only, and costs nothing otherwise")
     if isinstance(part, ScaledMap):
-        behind = fittings(at).attention[fittings(at).attention.index(part) + 1 :]
-        if any(type(other).forward is not AttentionPart.forward for other in behind):
+        behind = module_patches(at).attention[module_patches(at).attention.index(part) + 1 :]
+        if any(type(other).forward is not AttentionPatch.forward for other in behind):
             raise CannotFold("another remedy changes its map further")
-        block = next(b for b in anatomy.blocks if any(a.core == fixture.at for a in b.attentions))
+        block = next(b for b in anatomy.blocks if any(a.core == attachment.at for a in b.attentions))
         try:
             rows = value_rows(model, block)
-        except Refusal as reason:
+        except NotApplicable as reason:
             raise CannotFold(str(reason)) from reason
         gain = 1 + part.omega
         _scale(rows, _large(gain).repeat_interleave(block.core().value_channels))
         share = ((gain - 1) / gain).view_as(part.gain())
-        _exchange(home, at, fixture.child, part, MeanFromMap(share))
+        _exchange(home, at, attachment.child, part, MeanFromMap(share))
     elif isinstance(part, AugmentedPaths):
-        _exchange(home, at, fixture.child, part, KeptPaths(part))
-    elif isinstance(part, Mix):
+        _exchange(home, at, attachment.child, part, KeptPaths(part))
+    elif isinstance(part, BandGain):
         low, high = (torch.as_tensor(g, dtype=torch.get_default_dtype()) for g in part.gains())
-        rows, columns = _branch_rows(model, fixture.at, part, anatomy)
+        rows, columns = _branch_rows(model, attachment.at, part, anatomy)
         _scale(rows, _large(high), columns)
         reference = rows.weight
         share = (low / high - 1).to(reference.device, reference.dtype)
-        _exchange(home, at, fixture.child, part, MeanToTokens(share, part.channels_last))
+        _exchange(home, at, attachment.child, part, MeanToTokens(share, part.channels_last))
     else:
         raise CannotFold("it is not a linear change of what a weight gives out")
     return True
@@ -228,11 +228,11 @@ def _branch_rows(model: nn.Module, at: str, part: nn.Module, anatomy: Anatomy) -
     raise CannotFold("no linear layer stands right in front of it")
 
 
-def _is_hooked(model: nn.Module, port: Port | None, at: str, part: nn.Module) -> bool:
-    if port is None or port.module != at:
+def _is_hooked(model: nn.Module, point: HookPoint | None, at: str, part: nn.Module) -> bool:
+    if point is None or point.module != at:
         return False
     module = model.get_submodule(at)
-    hooks = module._forward_hooks if port.side == "output" else module._forward_pre_hooks
+    hooks = module._forward_hooks if point.side == "output" else module._forward_pre_hooks
     return any(hook is part for hook in hooks.values())
 
 
@@ -243,6 +243,6 @@ def _exchange(home: nn.Module, at: nn.Module, child: str, old: nn.Module, new: n
         for key, hook in hooks.items():
             if hook is old:
                 hooks[key] = new
-    found = at.__dict__.get("_unsmooth_fittings")
+    found = at.__dict__.get("_unsmooth_patches")
     if found is not None:
         found.attention = [new if part is old else part for part in found.attention]

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth import remedies
-from unsmooth.errors import Refusal, UnsmoothError
+from unsmooth.errors import NotApplicable, UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy, Block, examine
 from unsmooth.hosts.inputs import Example
-from unsmooth.hosts.patch_embed import Port
+from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.remedies.base import Placement, Remedy
-from unsmooth.spec import Part, parse_part
+from unsmooth.spec import SpecItem, parse_item
 from unsmooth.surgery.record import Record, check_model, check_unfolded, check_whole, record_of
 
 
@@ -36,7 +36,7 @@ class BlockPlan:
 class Plan:
     """A dry run of one remedy on one model."""
 
-    remedy: Part
+    remedy: SpecItem
     blocks: tuple[BlockPlan, ...]
     exact: bool
 
@@ -72,11 +72,11 @@ def plan(
 
 
 def prepare(model: nn.Module, text: str, blocks: str | None, example: Example | None, options: dict[str, Any],
-             dry: bool) -> tuple[Plan, Part, list[int], list[Placement], Anatomy]:  # fmt: skip
+             dry: bool) -> tuple[Plan, SpecItem, list[int], list[Placement], Anatomy]:  # fmt: skip
     check_model(model)
     check_unfolded(model)
     check_whole(model)
-    part = parse_part(text)
+    part = parse_item(text)
     remedy = remedies.get(part.name)
     given = {**part.options, **options}
     blocks = given.pop("blocks", None) if blocks is None else blocks
@@ -95,7 +95,7 @@ def prepare(model: nn.Module, text: str, blocks: str | None, example: Example | 
         try:
             with device:
                 placed = remedy.place(block, anatomy, resolved)
-        except Refusal as refusal:
+        except NotApplicable as refusal:
             plans.append(BlockPlan(index, block.name, refusal=str(refusal)))
             continue
         placements += placed
@@ -103,9 +103,9 @@ def prepare(model: nn.Module, text: str, blocks: str | None, example: Example | 
     _check_forward(model, placements)
     if not placements and not dry:
         reasons = "; ".join(dict.fromkeys(plan.refusal for plan in plans))
-        raise Refusal(f"{remedy.key} makes no sense on this model: {reasons}")
+        raise NotApplicable(f"{remedy.key} makes no sense on this model: {reasons}")
     kept = dict(given) if blocks is None or remedy.once else {**given, "blocks": _as_text(blocks)}
-    part = Part(part.name, kept)
+    part = SpecItem(part.name, kept)
     return Plan(part, tuple(plans), remedy.exact(resolved)), part, chosen, placements, anatomy
 
 
@@ -163,20 +163,20 @@ def _as_text(blocks: Any) -> Any:
 
 def _block_plan(index: int, block: Block, anatomy: Anatomy, remedy: Remedy, options: dict[str, Any],
                 placed: list[Placement]) -> BlockPlan:  # fmt: skip
-    sites = tuple(p.weight or (p.at.module if isinstance(p.at, Port) else p.at) for p in placed)
+    sites = tuple(p.weight or (p.at.module if isinstance(p.at, HookPoint) else p.at) for p in placed)
     count = sum(q.numel() for p in placed if isinstance(p.part, nn.Module) for q in p.part.parameters())
     return BlockPlan(index, block.name, sites, count, remedy.flops(block, anatomy, options))
 
 
 def _check_neighbours(record: Record, remedy: Remedy, chosen: list[int]) -> None:
-    for application in record.applications:
-        shared = sorted(set(application.blocks) & set(chosen))
+    for entry in record.entries:
+        shared = sorted(set(entry.blocks) & set(chosen))
         if not shared:
             continue
         where = "" if remedy.once else f" on block{'s' if len(shared) > 1 else ''} {', '.join(map(str, shared))}"
-        if application.part.name == remedy.key:
+        if entry.part.name == remedy.key:
             raise UnsmoothError(f"{remedy.key} is already applied{where}; remove(model, {remedy.key!r}) first")
-        other = remedies.get(application.part.name)
+        other = remedies.get(entry.part.name)
         if other.key in remedy.conflicts or remedy.key in other.conflicts:
             raise UnsmoothError(
                 f"{remedy.key} and {other.key} both replace the scores{where}; remove(model, {other.key!r}) first"

@@ -13,38 +13,38 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy
-from unsmooth.seam.patched import Join
-from unsmooth.spec import ModelSpec, Part
+from unsmooth.seam.patched import ResidualScale
+from unsmooth.spec import ModelSpec, SpecItem
 
 RECORD = "_unsmooth_record"
 PREFIX = "unsmooth_"
 
 
 @dataclass(frozen=True)
-class Fixture:
+class Attachment:
     """One part as it was attached: enough to take it off again, also from a copy of the model."""
 
     home: str  # the module that holds the part as a child; "" is the model itself
     child: str  # "" for a join, which is no module
     at: str  # the module that is hooked or whose forward enters the seam
-    join: Join | None = None
+    join: ResidualScale | None = None
     frozen: tuple[str, ...] = ()  # host parameters that it makes idle, and that were trainable before
 
 
 @dataclass(frozen=True)
-class Application:
+class AppliedRemedy:
     """A remedy as applied: its spec, the blocks that it is on, and where its parts hang."""
 
-    part: Part
+    part: SpecItem
     blocks: tuple[int, ...]
-    fixtures: tuple[Fixture, ...]
+    attachments: tuple[Attachment, ...]
 
 
 @dataclass
 class Record:
-    host: Part | None = None
+    host: SpecItem | None = None
     anatomy: Anatomy | None = None
-    applications: list[Application] = field(default_factory=list)
+    entries: list[AppliedRemedy] = field(default_factory=list)
     folded: tuple[str, ...] | None = None  # what `fold` folded; None: not a folded model
 
 
@@ -57,16 +57,16 @@ def record_of(model: nn.Module) -> Record:
 def applied(model: nn.Module) -> ModelSpec:
     """What is on a model, as a spec: its string rebuilds the same model where the host's name is known."""
     record = record_of(model)
-    return ModelSpec(record.host, tuple(application.part for application in record.applications))
+    return ModelSpec(record.host, tuple(entry.part for entry in record.entries))
 
 
 def parts(model: nn.Module, remedy: str | None = None) -> Iterator[tuple[str, nn.Module]]:
     """The parts that hang on a model, by their full names: for reading or setting learned parameters."""
-    for application in record_of(model).applications:
-        if remedy in (None, application.part.name):
-            for fixture in application.fixtures:
-                if fixture.child:
-                    name = f"{fixture.home}.{fixture.child}".lstrip(".")
+    for entry in record_of(model).entries:
+        if remedy in (None, entry.part.name):
+            for attachment in entry.attachments:
+                if attachment.child:
+                    name = f"{attachment.home}.{attachment.child}".lstrip(".")
                     yield name, model.get_submodule(name)
 
 
@@ -104,7 +104,7 @@ def check_model(model: Any) -> None:
 def check_whole(model: nn.Module) -> None:
     """Refuse a model of which only a part is treated: its record would not tell."""
     for name, module in model.named_modules():
-        if name and record_of(module).applications:
+        if name and record_of(module).entries:
             raise UnsmoothError(f"{applied(module).remedies[0].name} is on its part {name!r}; work on that module")
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError
-from unsmooth.spec import ModelSpec, Part, parse
+from unsmooth.spec import ModelSpec, SpecItem, parse
 from unsmooth.surgery.apply import apply, remove
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.record import PREFIX, applied, check_unfolded, check_unwrapped, check_whole, record_of
@@ -213,20 +213,20 @@ def _load_folder(spec: ModelSpec, folder: Path, model: nn.Module | str | None) -
             built.to(dtype=precisions.pop())
         return fill(built, weights, folder)
     check_unwrapped(model)
-    if record_of(model).applications:
+    if record_of(model).entries:
         raise UnsmoothError(f"load needs the untreated host, and this model has {applied(model)}; remove(model) first")
     try:
         for part in spec.remedies:
             apply(model, str(part))
         return fill(model, read_weights(folder / WEIGHTS), folder)
     except BaseException:
-        if record_of(model).applications:
+        if record_of(model).entries:
             remove(model)
         raise
 
 
 def _recipe(spec: ModelSpec) -> dict[str, Any]:
-    def written(part: Part) -> dict[str, Any]:
+    def written(part: SpecItem) -> dict[str, Any]:
         return {"name": part.name, "options": dict(part.options)}
 
     return {
@@ -239,8 +239,8 @@ def _recipe(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _read_recipe(path: Path) -> ModelSpec:
-    def read(part: Any) -> Part:
-        return Part(str(part["name"]), dict(part["options"]))
+    def read(part: Any) -> SpecItem:
+        return SpecItem(str(part["name"]), dict(part["options"]))
 
     if not path.exists():
         task = next((name for name in TASKS if (path.parent / name).exists()), None)

@@ -10,14 +10,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from unsmooth.data.items import Items
+from unsmooth.data.items import ItemDataset
 
 
 class Score(Protocol):
     """How good a model is on validation items; it goes from process to process."""
 
     @property
-    def headline(self) -> float:
+    def primary_metric(self) -> float:
         """The number that decides which epoch is the best; more is better."""
 
     def line(self) -> dict[str, float | None]:
@@ -32,11 +32,11 @@ class Task(ABC):
 
     name: str  # and `options`, its own words: as they were asked for
     options: Mapping[str, str] = {}
-    headline: str  # what `Score.headline` is called in result.json
+    primary_metric: str  # what `Score.primary_metric` is called in result.json
     model: nn.Module  # set by `build`
     size: tuple[int, int, int]  # of an image as the host takes it; set by `build`
-    train: Items  # set by `build`
-    val: Items
+    train: ItemDataset  # set by `build`
+    val: ItemDataset
 
     @property
     @abstractmethod
@@ -45,7 +45,7 @@ class Task(ABC):
 
     @abstractmethod
     def counts(self) -> dict[str, int]:
-        """Items by split ("train", "val"), and what else of the data must stay as it is for a run to go on."""
+        """ItemDataset by split ("train", "val"), and what else of the data must stay as it is for a run to go on."""
 
     def build(self) -> None:  # noqa: B027  # most tasks are built when they are opened
         """Make the model and the items."""
@@ -80,7 +80,7 @@ class Task(ABC):
         """Whether the loss may leave some parameters out, which DistributedDataParallel must know."""
         return True
 
-    def looked_at(self, count: int) -> Tensor | None:
+    def monitor_images(self, count: int) -> Tensor | None:
         """Some validation images to follow vitals on; nothing where the model takes more than images."""
         return None
 

@@ -24,7 +24,7 @@ from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.build import create_host
 from unsmooth.hosts.inputs import Example
-from unsmooth.spec import ModelSpec, Part, parse
+from unsmooth.spec import ModelSpec, SpecItem, parse
 from unsmooth.surgery.apply import apply
 from unsmooth.surgery.record import RECORD, Record, applied, check_unwrapped
 from unsmooth.surgery.storage import WEIGHTS, load
@@ -44,7 +44,7 @@ def read_spec(task: str, kind: str, text: str) -> ModelSpec:
     return spec
 
 
-def config_of(task: str, kind: str, host: Part) -> Any:
+def config_of(task: str, kind: str, host: SpecItem) -> Any:
     """The configuration that a spec's host stands for; only an empty shell is built."""
     with torch.device("meta"):
         shell: Any = create_host(host)
@@ -102,7 +102,7 @@ def read_folder(
     if about.get("format") != FORMAT or about.get("task") != task:
         raise UnsmoothError(f"{folder / f'{task}.json'} is not of a model of {task} that this version reads")
     try:
-        host, *parts = (Part(part["name"], dict(part["options"])) for part in (about["host"], *about["remedies"]))
+        host, *parts = (SpecItem(part["name"], dict(part["options"])) for part in (about["host"], *about["remedies"]))
     except (KeyError, TypeError, ValueError) as error:
         raise UnsmoothError(f"{folder / f'{task}.json'} does not say which remedies are on the model") from error
     config = model_class(config_class).from_dict(_read_json(folder / CONFIG))
@@ -110,7 +110,7 @@ def read_folder(
     return load(folder / WEIGHTS, model), about
 
 
-def _written(part: Part | None) -> dict[str, Any]:
+def _written(part: SpecItem | None) -> dict[str, Any]:
     assert part is not None  # `treat` named the host
     return {"name": part.name, "options": dict(part.options)}
 

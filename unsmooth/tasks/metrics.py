@@ -10,7 +10,7 @@ MEASURES = {
     "top1": ("top-1", 100), "top5": ("top-5", 100),
     "miou": ("mIoU", 100), "pixel_accuracy": ("pixel accuracy", 100), "mean_accuracy": ("mean class accuracy", 100),
     "accuracy": ("soft accuracy", 100),
-    "loss": ("loss", 1), "minus_loss": ("loss", -1),
+    "loss": ("loss", 1), "neg_loss": ("loss", -1),
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.build import create_host
 from unsmooth.recipes.recipe import Recipe
-from unsmooth.spec import ModelSpec, Part, parse
+from unsmooth.spec import ModelSpec, SpecItem, parse
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.record import PREFIX
@@ -65,7 +65,7 @@ def build_teacher(recipe: Recipe, classes: int) -> nn.Module | None:
         name = _words(parse(recipe.teacher))["classes"][0]
         given = parse(recipe.teacher)
         assert given.host is not None
-        host = Part(given.host.name, {name: classes, **given.host.options})
+        host = SpecItem(given.host.name, {name: classes, **given.host.options})
         teacher = load(recipe.teacher_checkpoint, str(ModelSpec(host, given.remedies)))
     else:
         teacher = create_model(recipe.teacher, pretrained=True)

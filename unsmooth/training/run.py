@@ -22,8 +22,8 @@ from unsmooth.training.checkpoint import read_state, write_state
 from unsmooth.training.distributed import Processes, join_processes
 from unsmooth.training.observer import NullObserver, Observer
 from unsmooth.training.run_dir import RESULT, RunFolder
-from unsmooth.training.settings import check_budget, check_shares, settings_of
-from unsmooth.training.signals import Wish, stop_politely
+from unsmooth.training.run_record import check_budget, check_shares, settings_of
+from unsmooth.training.signals import StopFlag, graceful_shutdown
 from unsmooth.training.tensorboard import Board
 from unsmooth.training.trainer import NotFinite, Trainer
 
@@ -90,11 +90,11 @@ def train(
             return done
         settings |= {"processes": processes.world, "device": processes.device.type}
         run = _Run(opened, chosen, seed, processes, workers, folder)
-        with stop_politely() as wish:
+        with graceful_shutdown() as flag:
             processes.on_primary(lambda: folder.begin(settings))
             try:
-                result = run.go(wish, save_every, observer or NullObserver())
-                if processes.any(wish.stop)[0]:
+                result = run.run(flag, save_every, observer or NullObserver())
+                if processes.any(flag.stop)[0]:
                     raise Interrupted(f"asked to stop; the run in {folder.path} was done by then")
                 return result
             finally:
@@ -125,23 +125,23 @@ class _Run:
         per_process = max(1, recipe.batch_size // processes.world)
         self.validation = evaluation_batches(task.val, per_process, workers, processes.rank, processes.world, pin)
         looks = recipe.vitals_every and processes.primary
-        self.looked_at = task.looked_at(recipe.vitals_images) if looks else None
-        self.anatomy = anatomy_of(task.model) if self.looked_at is not None else None
+        self.monitor_images = task.monitor_images(recipe.vitals_images) if looks else None
+        self.anatomy = anatomy_of(task.model) if self.monitor_images is not None else None
         self.trainer = Trainer(task, recipe, batches, seed, processes)
-        self.best: dict[str, Any] = {"epoch": 0, task.headline: float("-inf")}
+        self.best: dict[str, Any] = {"epoch": 0, task.primary_metric: float("-inf")}
         self.seconds, self.vitals_seconds = 0.0, 0.0
 
-    def go(self, wish: Wish, save_every: float, observer: Observer) -> dict[str, Any]:
-        self._take_up()
+    def run(self, flag: StopFlag, save_every: float, observer: Observer) -> dict[str, Any]:
+        self._resume()
         if not self.processes.primary:
-            self._epochs(wish, save_every, NullObserver(), None)
+            self._epochs(flag, save_every, NullObserver(), None)
         else:
             observer.begin(self.recipe.epochs, self.trainer.batches.steps, self.trainer.epoch)
             with Board(self.folder.path / "tensorboard", self.trainer.epoch, self.folder.state.exists()) as board:
-                self._epochs(wish, save_every, observer, board)
+                self._epochs(flag, save_every, observer, board)
         return self._finish()
 
-    def _epochs(self, wish: Wish, save_every: float, observer: Observer, board: Board | None) -> None:
+    def _epochs(self, flag: StopFlag, save_every: float, observer: Observer, board: Board | None) -> None:
         """Train to the end, or until somebody asks to stop. `observer` and `board` are the first process's."""
         trainer, recipe = self.trainer, self.recipe
         saved = self.clock = time.monotonic()
@@ -149,9 +149,9 @@ class _Run:
         def between(step: int) -> bool:
             nonlocal saved
             observer.step(trainer.epoch, step)
-            stop, due = self.processes.any(wish.stop, time.monotonic() - saved >= save_every)
+            stop, due = self.processes.any(flag.stop, time.monotonic() - saved >= save_every)
             if (stop or due) and step < trainer.batches.steps:
-                self._put_down()
+                self._checkpoint()
                 saved = time.monotonic()
             return not stop
 
@@ -162,23 +162,23 @@ class _Run:
                 raise self._explained(error) from None
             if not whole:
                 raise Interrupted(self._stopped())
-            if not trainer.healthy():
+            if not trainer.weights_finite():
                 raise self._explained(None)
             line = self._line()
             trainer.next_epoch()
             self.processes.on_primary(lambda line=line: self._write_down(line))  # type: ignore[misc]
             observer.epoch(line)
-            self._put_down()
+            self._checkpoint()
             if board is not None:
                 board.add(line)
             saved = time.monotonic()
-            if self.processes.any(wish.stop)[0] and trainer.epoch < recipe.epochs:
+            if self.processes.any(flag.stop)[0] and trainer.epoch < recipe.epochs:
                 raise Interrupted(self._stopped())
 
     def _stopped(self) -> str:
         return f"stopped and saved in {self.folder.path}: the same command goes on from there"
 
-    def _take_up(self) -> None:
+    def _resume(self) -> None:
         """Go on from the checkpoint if there is one."""
         if self.folder.state.exists():
             state = read_state(self.folder.state)
@@ -190,10 +190,10 @@ class _Run:
         if self.processes.primary:
             self.folder.keep_metrics(self.trainer.epoch)
 
-    def _put_down(self) -> None:
+    def _checkpoint(self) -> None:
         """Write a checkpoint, unless its weights are broken: then the last good one stays."""
         state = self.trainer.state()
-        if not self.trainer.healthy():
+        if not self.trainer.weights_finite():
             raise self._explained(None)
         now = time.monotonic()
         self.seconds, self.clock = self.seconds + now - self.clock, now
@@ -209,20 +209,20 @@ class _Run:
         if self._validated(epoch):
             self.last = self._score()
             line |= self.last.line()
-        if self.looked_at is not None and epoch % recipe.vitals_every == 0:
+        if self.monitor_images is not None and epoch % recipe.vitals_every == 0:
             assert self.anatomy is not None
             begun = time.monotonic()
-            line["vitals"] = follow(trainer.judged, self.anatomy, self.looked_at, recipe.vitals)
+            line["vitals"] = follow(trainer.eval_model, self.anatomy, self.monitor_images, recipe.vitals)
             self.vitals_seconds += time.monotonic() - begun
         return line
 
     def _write_down(self, line: Mapping[str, Any]) -> None:
         """An epoch's metrics, and its model if it is the best so far."""
         self.folder.add_metrics(line)
-        headline = self.task.headline
-        if self._validated(line["epoch"]) and self.last.headline > self.best[headline]:
-            self.best = {"epoch": line["epoch"], headline: self.last.headline}
-            self.task.save(self.trainer.judged, self.folder.path / "best")
+        primary_metric = self.task.primary_metric
+        if self._validated(line["epoch"]) and self.last.primary_metric > self.best[primary_metric]:
+            self.best = {"epoch": line["epoch"], primary_metric: self.last.primary_metric}
+            self.task.save(self.trainer.eval_model, self.folder.path / "best")
 
     def _validated(self, epoch: int) -> bool:
         return epoch % self.recipe.validate_every == 0 or epoch == self.recipe.epochs
@@ -243,7 +243,7 @@ class _Run:
         }  # fmt: skip
 
         def write_down() -> None:
-            self.task.save(self.trainer.judged, self.folder.path / "last")
+            self.task.save(self.trainer.eval_model, self.folder.path / "last")
             self.task.keep(self.last, self.folder.path)
             self.folder.write_json(RESULT, result)
 
@@ -254,7 +254,7 @@ class _Run:
     def _score(self) -> Score:
         """How the model that counts does on all validation items."""
         device = self.processes.device
-        mine = self.task.score(self.trainer.judged, self.validation, device, self.recipe.amp)
+        mine = self.task.score(self.trainer.eval_model, self.validation, device, self.recipe.amp)
         return self.task.join(self.processes.gather(mine))
 
     def _explained(self, error: NotFinite | None) -> Diverged:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Wish:
+class StopFlag:
     """Whether somebody asked to stop."""
 
     def __init__(self) -> None:
@@ -17,22 +17,22 @@ class Wish:
 
 
 @contextmanager
-def stop_politely() -> Iterator[Wish]:
-    """The first signal is a wish, the second one does what it always did."""
-    wish = Wish()
+def graceful_shutdown() -> Iterator[StopFlag]:
+    """The first signal is a flag, the second one does what it always did."""
+    flag = StopFlag()
     if threading.current_thread() is not threading.main_thread():
-        yield wish  # only the main thread may handle signals
+        yield flag  # only the main thread may handle signals
         return
     old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def asked(number: int, frame: FrameType | None) -> None:
-        wish.stop = True
+        flag.stop = True
         signal.signal(number, old[signal.Signals(number)])
 
     for number in old:
         signal.signal(number, asked)
     try:
-        yield wish
+        yield flag
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

@@ -16,7 +16,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from unsmooth.data.batches import TrainingBatches
 from unsmooth.data.items import Batch
-from unsmooth.data.sampling import STEP, seed_everything, seed_of
+from unsmooth.data.sampling import STEP, derive_seed, seed_everything
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast
 from unsmooth.recipes.recipe import Recipe
@@ -71,7 +71,7 @@ class Trainer:
         self.skipped: dict[str, str] = {}
 
     @property
-    def judged(self) -> nn.Module:
+    def eval_model(self) -> nn.Module:
         """The model that counts: the moving average where there is one."""
         return self.ema.module if self.ema is not None else self.model
 
@@ -104,7 +104,7 @@ class Trainer:
         recipe, device = self.recipe, self.processes.device
         self.skipped.update(batch.skipped)
         batch = self.task.prepare(batch.to(device), self.epoch, self.step)
-        seed_everything(seed_of(STEP, self.seed, self.epoch, self.step, self.processes.rank), device)
+        seed_everything(derive_seed(STEP, self.seed, self.epoch, self.step, self.processes.rank), device)
         self.schedule.step_update(self.epoch * self.batches.steps + self.step)
         parts = batch.parts(min(recipe.accumulate, len(batch)))
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -148,7 +148,7 @@ class Trainer:
             "scaler": self.scaler.state_dict(), "skipped": dict(self.skipped),
         }  # fmt: skip
 
-    def healthy(self) -> bool:
+    def weights_finite(self) -> bool:
         return finite(self.model.state_dict())
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.spec import ModelSpec, Part, parse
+from unsmooth.spec import ModelSpec, SpecItem, parse
 
 
 @dataclass(frozen=True)
@@ -67,4 +67,4 @@ def _remedies(spec: ModelSpec) -> str:
 
 def _names(spec: ModelSpec) -> str:
     assert spec.host is not None
-    return str(ModelSpec(Part(spec.host.name), spec.remedies))
+    return str(ModelSpec(SpecItem(spec.host.name), spec.remedies))

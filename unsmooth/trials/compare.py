@@ -24,7 +24,7 @@ from unsmooth.tasks.classification.task import Classification
 from unsmooth.tasks.model_factory import build, check_patches
 from unsmooth.training.distributed import join_processes
 from unsmooth.training.observer import OnProgress
-from unsmooth.training.settings import check_budget, settings_of
+from unsmooth.training.run_record import check_budget, settings_of
 from unsmooth.trials.arms import arms_of
 from unsmooth.trials.measure import (
     Stage,

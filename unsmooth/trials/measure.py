@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from unsmooth.data.batches import evaluation_batches
-from unsmooth.data.pictures import Pictures, a_few
+from unsmooth.data.pictures import ImageDataset, sample_batch
 from unsmooth.data.splits import Splits
 from unsmooth.data.transforms import Preprocessing, preprocessing
 from unsmooth.diagnosis import registry
@@ -67,10 +67,10 @@ class Trained:
         found = (self.model(arm, seed) for seed in range(self.seeds))
         return next((model for model in found if model is not None), None)
 
-    def pictures(self, model: nn.Module) -> tuple[Pictures, Preprocessing]:
+    def pictures(self, model: nn.Module) -> tuple[ImageDataset, Preprocessing]:
         """The validation images as a model wants them."""
         wanted = preprocessing(model, self.recipe.image_size)
-        return Pictures(self.splits.val, wanted.evaluation(), wanted.size[0], self.strict_data), wanted
+        return ImageDataset(self.splits.val, wanted.evaluation(), wanted.size[0], self.strict_data), wanted
 
 
 def describe(arm: Arm, trained: Trained, failed: dict[str, str]) -> Row:
@@ -115,7 +115,7 @@ def diagnose_arms(rows: Sequence[Row], trained: Trained, vitals: str, say: Stage
             say(f"{arm.name} is not diagnosed: {reason}")
             continue
         say(f"diagnosing {arm.name}")
-        few = a_few(trained.pictures(model)[0], DIAGNOSED)
+        few = sample_batch(trained.pictures(model)[0], DIAGNOSED)
         found = diagnose(model, [(few.images, few.labels)], vitals)
         found.data["images"]["source"] = trained.splits.val.name
         found.to_json(kept)

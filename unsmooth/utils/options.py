@@ -15,7 +15,8 @@ Mistakes raise `UnsmoothError` with the value and what is allowed; near names ar
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -26,16 +27,27 @@ from unsmooth.errors import UnsmoothError, unknown
 
 T = TypeVar("T")
 _CONFIG = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+_KINDS = {
+    bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path",
+    tuple: "numbers, separated by commas",
+}  # fmt: skip
 
 
-def _pair(value: Any) -> Any:
+def _numbers(value: Any) -> Any:
     """`0.5,1` from the command line and `[0.5, 1]` from TOML as a tuple."""
     parts = value.split(",") if isinstance(value, str) else value
-    return tuple(float(part) for part in parts) if isinstance(parts, list | tuple) else parts
+    if isinstance(parts, int | float) and not isinstance(parts, bool):
+        parts = (parts,)
+    return tuple(float(part) for part in parts) if isinstance(parts, Iterable) else parts
 
 
-Pair = Annotated[tuple[float, float], BeforeValidator(_pair)]
+def _path(value: Any) -> Any:
+    return Path(value) if isinstance(value, str) else value
+
+
+Pair = Annotated[tuple[float, float], BeforeValidator(_numbers)]
+Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers)]
+FilePath = Annotated[Path, BeforeValidator(_path)]
 
 
 def option(
@@ -157,9 +169,8 @@ def _explain(cls: type, error: ValidationError, where: str) -> str:
     one, given = known[name], problem["input"]
     if one.choices:
         return str(unknown(f"value of {where}({name}=…)", str(given), one.choices))
-    wanted = one.range if one.range and problem["type"].startswith(("greater", "less")) else _KINDS.get(
-        one.kind, "two numbers, the first one smaller" if one.kind is tuple else one.kind.__name__
-    )  # fmt: skip
+    in_range = one.range and problem["type"].startswith(("greater", "less"))
+    wanted = one.range if in_range else _KINDS.get(one.kind, one.kind.__name__)
     if problem["type"] == "finite_number":
         wanted = "finite"
     return f"{where}: {name} must be {wanted} (got {given!r})"

@@ -1,6 +1,6 @@
 """Diversity r(Z) = min_z ‖Z − 1zᵀ‖, in two norms (augmented shortcuts).
 
-In the Frobenius norm the minimum is at the mean token, so r(Z) = ‖HC[Z]‖_F. Part `composite` is √(‖·‖₁‖·‖∞) of
+In the Frobenius norm the minimum is at the mean token, so r(Z) = ‖HC[Z]‖_F. SpecItem `composite` is √(‖·‖₁‖·‖∞) of
 HC[Z], which bounds the minimum in that norm from above; ‖·‖₁ is the largest column sum of absolute values, ‖·‖∞ the
 largest row sum. Both are 0 for equal tokens and grow with the size of the tokens.
 """

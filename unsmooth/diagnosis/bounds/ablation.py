@@ -18,20 +18,20 @@ from torch import Tensor, nn
 
 from unsmooth.bands import split
 from unsmooth.diagnosis.probe import probe
-from unsmooth.errors import Refusal
+from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import example, first_tensor, run
-from unsmooth.hosts.modes import undisturbed
-from unsmooth.hosts.patch_embed import Port
+from unsmooth.hosts.modes import eval_mode
+from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import as_tokens
-from unsmooth.remedies.base import AttentionPart
+from unsmooth.remedies.base import AttentionPatch
 from unsmooth.seam.intercept import Attend, AttentionCall
-from unsmooth.seam.patched import Join, fittings
+from unsmooth.seam.patched import ResidualScale, module_patches
 
 VARIANTS = ("attention", "heads", "skip", "whole")
 
 
-class OneHead(AttentionPart):
+class OneHead(AttentionPatch):
     """The first head of an attention; the others give nothing."""
 
     def __init__(self, attention: Attention) -> None:
@@ -55,20 +55,22 @@ class Passage:
 def remove_parts(model: nn.Module, anatomy: Anatomy, variant: str) -> nn.Module:
     """A copy of the model without the parts that a variant lacks; the model itself for `whole`."""
     for block in anatomy.blocks:
-        if block.joins != ("attn", "mlp"):
-            raise Refusal("its blocks are not attention and MLP, each with a skip")
+        if block.residuals != ("attn", "mlp"):
+            raise NotApplicable("its blocks are not attention and MLP, each with a skip")
         if block.core().kind != "global":
-            raise Refusal("its attention is not over all tokens, and the theorems are about that")
+            raise NotApplicable("its attention is not over all tokens, and the theorems are about that")
     if variant == "whole":
         return model
     copied: nn.Module = copy.deepcopy(model)
     for block in anatomy.blocks:
-        fitting = fittings(copied.get_submodule(block.name))
-        fitting.order = block.joins
-        fitting.joins += [Join("mlp", gain=0.0)] + ([Join("attn", skip=0.0)] if variant != "skip" else [])
+        patches = module_patches(copied.get_submodule(block.name))
+        patches.order = block.residuals
+        patches.residuals += [ResidualScale("mlp", gain=0.0)] + (
+            [ResidualScale("attn", skip=0.0)] if variant != "skip" else []
+        )
         if variant == "attention":
             core = block.core()
-            fittings(copied.get_submodule(core.core)).attention.append(OneHead(core))
+            module_patches(copied.get_submodule(core.core)).attention.append(OneHead(core))
     return copied
 
 
@@ -80,7 +82,7 @@ def passages(model: nn.Module, anatomy: Anatomy, images: Tensor) -> list[Passage
         tokens = as_tokens(x, block.channels).double()
         found[block.index].size[station] = split(tokens)[1].flatten(1).norm(dim=1)
 
-    def on_join(block: Block, branch: str, x: Tensor, f: Tensor, out: Tensor) -> None:
+    def on_residual(block: Block, branch: str, x: Tensor, f: Tensor, out: Tensor) -> None:
         note(block, f"{branch} added", f)
         if branch == "attn":
             note(block, "between", out)
@@ -90,15 +92,15 @@ def passages(model: nn.Module, anatomy: Anatomy, images: Tensor) -> list[Passage
         found[block.index].alpha = size.double()
 
     with (
-        undisturbed(model),
-        watch_ports(model, anatomy, note),
+        eval_mode(model),
+        watch_hook_points(model, anatomy, note),
         probe(
             model,
             lambda block, x: note(block, "after", x),
             on_attention,
             anatomy,
             lambda block, x: note(block, "before", x),
-            on_join,
+            on_residual,
         ),
     ):
         run(model, example(model, images))
@@ -106,7 +108,7 @@ def passages(model: nn.Module, anatomy: Anatomy, images: Tensor) -> list[Passage
 
 
 @contextmanager
-def watch_ports(
+def watch_hook_points(
     model: nn.Module,
     anatomy: Anatomy,
     note: Callable[[Block, str, Tensor], None],
@@ -115,9 +117,9 @@ def watch_ports(
     """Within the context, `note(block, "attn read", x)` and `"attn given"` tell what a branch reads and gives."""
     handles: list[Any] = []
 
-    def watch(block: Block, station: str, port: Port) -> None:
-        module = model.get_submodule(port.module)
-        if port.side == "input":
+    def watch(block: Block, station: str, point: HookPoint) -> None:
+        module = model.get_submodule(point.module)
+        if point.side == "input":
             hook = lambda _, args, kwargs: note(block, station, first_tensor((args, kwargs)))  # type: ignore[arg-type]  # noqa: E731
             handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         else:
@@ -127,8 +129,8 @@ def watch_ports(
         for block in anatomy.blocks:
             for name in branches:
                 branch = block.branch(name)
-                watch(block, f"{name} read", branch.port("front"))
-                watch(block, f"{name} given", branch.port("end"))
+                watch(block, f"{name} read", branch.hook_point("front"))
+                watch(block, f"{name} given", branch.hook_point("end"))
         yield
     finally:
         for handle in handles:

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.diagnosis.bounds.ablation import watch_ports
+from unsmooth.diagnosis.bounds.ablation import watch_hook_points
 from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.hosts.inputs import example, run
-from unsmooth.hosts.modes import undisturbed
+from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.token_layout import as_tokens
 from unsmooth.hosts.weights import query_key_value
 from unsmooth.vitals.base import THEORY_SAMPLE, register
@@ -58,15 +58,15 @@ def condition_bound(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: 
         out["linear"][block.index] = weights + 3 * _log_kappa(x)
         out["linear.measured"][block.index] = _log_kappa(linear)
 
-    def on_join(block: Block, branch: str, x: Tensor, f: Tensor, total: Tensor) -> None:
+    def on_residual(block: Block, branch: str, x: Tensor, f: Tensor, total: Tensor) -> None:
         if branch == "attn":
             for part, tokens in (("skip", f), ("skip.measured", total)):
                 out[part][block.index] = _log_kappa(as_tokens(tokens, block.channels).double())
 
     with (
-        undisturbed(model),
-        watch_ports(model, anatomy, read, ("attn",)),
-        probe(model, anatomy=anatomy, on_join=on_join),
+        eval_mode(model),
+        watch_hook_points(model, anatomy, read, ("attn",)),
+        probe(model, anatomy=anatomy, on_residual=on_residual),
     ):
         run(model, example(model, images))
     return out

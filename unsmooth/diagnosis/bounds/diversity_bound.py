@@ -68,11 +68,13 @@ def _factors(model: nn.Module, block: Block, passage: Passage) -> tuple[Tensor, 
 def _shortcuts(model: nn.Module, block: Block, branch: str) -> Tensor:
     """L·Σ‖Θ_i‖₂ of the augmented paths on a branch, 0 where there are none."""
     total = torch.zeros((), dtype=torch.float64)
-    ends = {block.branch(branch).port("end").module}
-    for application in record_of(model).applications:
-        for fixture in application.fixtures:
-            part = model.get_submodule(f"{fixture.home}.{fixture.child}".lstrip(".")) if fixture.child else None
-            if isinstance(part, AugmentedPaths) and fixture.at in ends:
+    ends = {block.branch(branch).hook_point("end").module}
+    for entry in record_of(model).entries:
+        for attachment in entry.attachments:
+            part = (
+                model.get_submodule(f"{attachment.home}.{attachment.child}".lstrip(".")) if attachment.child else None
+            )
+            if isinstance(part, AugmentedPaths) and attachment.at in ends:
                 gain = 1.0 if part.gain is None else part.gain.abs().max().double()
                 norms = augmented_shortcuts.block_circulant_norm(part.vectors)
                 total = total + gain * (augmented_shortcuts.shortcut_gain(norms) - 1)

@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.hosts.inputs import example, first_tensor, run
-from unsmooth.hosts.modes import undisturbed
+from unsmooth.hosts.modes import eval_mode
 from unsmooth.vitals.base import Undefined, register
 
 DENSE = 4096
@@ -64,7 +64,7 @@ def branch_function(
     model: nn.Module, anatomy: Anatomy, block: Block, images: Tensor
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     """What the attention branch of a block adds, as a function of the block's input (B, …), and that input."""
-    if block.joins.count("attn") != 1:
+    if block.residuals.count("attn") != 1:
         raise Undefined("no single residual sum of its attention branch was found")
     seen: dict[str, Any] = {}
     module = model.get_submodule(block.name)
@@ -74,7 +74,7 @@ def branch_function(
 
     handle = module.register_forward_pre_hook(keep, with_kwargs=True)
     try:
-        with undisturbed(model):
+        with eval_mode(model):
             run(model, example(model, images))
     finally:
         handle.remove()
@@ -87,12 +87,12 @@ def branch_function(
     def branch(x: Tensor) -> Tensor:
         added: list[Tensor] = []
 
-        def on_join(at: Block, which: str, _: Tensor, f: Tensor, __: Tensor) -> None:
+        def on_residual(at: Block, which: str, _: Tensor, f: Tensor, __: Tensor) -> None:
             if which == "attn" and at.index == block.index:
                 added.append(f)
 
         # Only the plain kernel can be differentiated twice.
-        with sdpa_kernel(SDPBackend.MATH), probe(holder, None, None, anatomy, None, on_join):
+        with sdpa_kernel(SDPBackend.MATH), probe(holder, None, None, anatomy, None, on_residual):
             inner(x, *args[1:], **kwargs)
         return added[0]
 

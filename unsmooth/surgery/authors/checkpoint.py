@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from unsmooth import remedies
 from unsmooth.errors import UnsmoothError, unknown
-from unsmooth.spec import ModelSpec, Part, parse
+from unsmooth.spec import ModelSpec, SpecItem, parse
 from unsmooth.surgery.authors.host_names import family_of, host_of
 from unsmooth.surgery.authors.reading import weights_of
 from unsmooth.surgery.authors.sources import SOURCES, Found, Source, some
@@ -95,19 +95,19 @@ def _check_doubled(doubled: bool | None, source: Source, family: str) -> None:
         warnings.warn(DOUBLED, stacklevel=3)
 
 
-def _remedy(source: Source, blocks: Mapping[str, Found], given: ModelSpec | None, where: str) -> Part:
+def _remedy(source: Source, blocks: Mapping[str, Found], given: ModelSpec | None, where: str) -> SpecItem:
     """The remedy with the options that the weights need, checked against what was asked for."""
     needed = source.options(blocks)
     asked = () if given is None else given.remedies
     if not asked:
-        return Part(source.remedy, needed)
+        return SpecItem(source.remedy, needed)
     if [part.name for part in asked] != [source.remedy]:
         raise UnsmoothError(f"{where} holds {source.remedy}, not {'+'.join(map(str, asked))}; give the host alone")
     chosen = remedies.get(source.remedy)
     other = {name: value for name, value in asked[0].options.items() if name != "blocks"}
     if "blocks" in asked[0].options or chosen.read({**needed, **other}) != chosen.read(needed):
-        raise UnsmoothError(f"{where} holds {Part(source.remedy, needed)}, not {asked[0]}; give the host alone")
-    return Part(source.remedy, needed)
+        raise UnsmoothError(f"{where} holds {SpecItem(source.remedy, needed)}, not {asked[0]}; give the host alone")
+    return SpecItem(source.remedy, needed)
 
 
 def _placed(

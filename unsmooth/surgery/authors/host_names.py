@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.spec import Part
+from unsmooth.spec import SpecItem
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def family_of(weights: Mapping[str, Tensor], remedy: str) -> str:
     return "vit" if remedy == "augmented_shortcut" else "deit"
 
 
-def host_of(weights: Mapping[str, Tensor], remedy: str) -> Part:
+def host_of(weights: Mapping[str, Tensor], remedy: str) -> SpecItem:
     """The host that these weights are of, with options where it is not as timm's name has it."""
     family = family_of(weights, remedy)
     embedding, head = weights.get("patch_embed.proj.weight"), weights.get("head.weight")
@@ -81,7 +81,7 @@ def host_of(weights: Mapping[str, Tensor], remedy: str) -> Part:
         options["img_size"] = side
     if len(head) != 1000:
         options["num_classes"] = len(head)
-    return Part(best.name, options)
+    return SpecItem(best.name, options)
 
 
 def _depths(weights: Mapping[str, Tensor]) -> tuple[int, ...]:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unsmooth.data.pictures import Labelled
+from unsmooth.data.pictures import ImageBatch
 from unsmooth.errors import UnsmoothError
-from unsmooth.hosts.modes import autocast, device_of, undisturbed
+from unsmooth.hosts.modes import autocast, device_of, eval_mode
 from unsmooth.hosts.outputs import forward
 from unsmooth.tasks.classification.intervals import wilson
 
@@ -105,7 +105,7 @@ def join(parts: Sequence[Scores]) -> Scores:
 
 
 def score(
-    model: nn.Module, batches: Iterable[Labelled], classes: Sequence[int] | None = None, amp: str = "none",
+    model: nn.Module, batches: Iterable[ImageBatch], classes: Sequence[int] | None = None, amp: str = "none",
     progress: Callable[[int], None] | None = None,
 ) -> Scores:  # fmt: skip
     """Scores of a model, on the device it is on; its modes and gradients are as before.
@@ -116,14 +116,14 @@ def score(
 
 
 def score_each(
-    model: nn.Module, batches: Iterable[Labelled], changes: Mapping[str, Change | None],
+    model: nn.Module, batches: Iterable[ImageBatch], changes: Mapping[str, Change | None],
     classes: Sequence[int] | None = None, amp: str = "none", progress: Callable[[int], None] | None = None,
 ) -> dict[str, Scores]:  # fmt: skip
     """Scores on the images as they are (None) and after changes to them, by name; every image is read once."""
     device = device_of(model)
     parts: dict[str, list[Scores]] = {name: [] for name in changes}
     skipped: dict[str, str] = {}
-    with undisturbed(model):
+    with eval_mode(model):
         for batch in batches:
             skipped |= batch.skipped
             if len(batch.labels):

@@ -14,14 +14,14 @@ from timm.data import Mixup
 from torch import Tensor, nn
 
 from unsmooth.data.images import first_usable
-from unsmooth.data.pictures import Labelled, Pictures, a_few
-from unsmooth.data.sampling import MIX, seed_everything, seed_of
+from unsmooth.data.pictures import ImageBatch, ImageDataset, sample_batch
+from unsmooth.data.sampling import MIX, derive_seed, seed_everything
 from unsmooth.data.splits import Splits
 from unsmooth.data.transforms import preprocessing
 from unsmooth.diagnosis.monitor import broken_gradient, first_broken
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import run
-from unsmooth.hosts.modes import autocast, undisturbed
+from unsmooth.hosts.modes import autocast, eval_mode
 from unsmooth.hosts.outputs import forward
 from unsmooth.recipes.recipe import Recipe
 from unsmooth.surgery.plan import anatomy_of
@@ -40,7 +40,7 @@ class Accuracy:
     scores: Scores
 
     @property
-    def headline(self) -> float:
+    def primary_metric(self) -> float:
         return self.scores.top1
 
     def line(self) -> dict[str, float | None]:
@@ -56,7 +56,7 @@ class Accuracy:
 
 class Classification(Task):
     name = "classification"
-    headline = "top1"
+    primary_metric = "top1"
 
     def __init__(
         self,
@@ -99,22 +99,22 @@ class Classification(Task):
         self.criterion = cross_entropy(recipe)
         # Hugging Face's hosts have their own name for an image.
         self.input = "pixel_values" if getattr(self.model, "config", None) is not None else "image"
-        self.train = Pictures(splits.train, wanted.training(**_augmentation(recipe)), wanted.size[0], self.strict)
-        self.val = self.held = Pictures(splits.val, wanted.evaluation(), wanted.size[0], self.strict)
+        self.train = ImageDataset(splits.train, wanted.training(**_augmentation(recipe)), wanted.size[0], self.strict)
+        self.val = self.held = ImageDataset(splits.val, wanted.evaluation(), wanted.size[0], self.strict)
 
     def to(self, device: torch.device) -> None:
         if self.distillation is not None:
             self.distillation.to(device)
 
-    def prepare(self, batch: Labelled, epoch: int, step: int) -> Labelled:
+    def prepare(self, batch: ImageBatch, epoch: int, step: int) -> ImageBatch:
         if self.mixup is None:
             return batch
         # Every process mixes alike: then a batch does not depend on how many share it.
-        seed_everything(seed_of(MIX, self.seed, epoch, step))
+        seed_everything(derive_seed(MIX, self.seed, epoch, step))
         images, labels = self.mixup(batch.images, batch.labels)
         return batch.replaced(images, labels)
 
-    def loss(self, runner: Any, batch: Labelled) -> Tensor:
+    def loss(self, runner: Any, batch: ImageBatch) -> Tensor:
         logits, other = heads(run(runner, {self.input: batch.images}))
         loss: Tensor = self.criterion(logits, batch.labels)
         if self.distillation is not None:
@@ -122,7 +122,7 @@ class Classification(Task):
             loss = (1 - alpha) * loss + alpha * self.distillation(batch.images, other)
         return loss
 
-    def score(self, model: nn.Module, batches: Iterable[Labelled], device: torch.device, amp: str) -> Accuracy:
+    def score(self, model: nn.Module, batches: Iterable[ImageBatch], device: torch.device, amp: str) -> Accuracy:
         return Accuracy(score(model, batches, amp=amp))
 
     def join(self, scores: Sequence[Accuracy]) -> Accuracy:
@@ -146,8 +146,8 @@ class Classification(Task):
         self.model.zero_grad(set_to_none=True)
         return idle
 
-    def looked_at(self, count: int) -> Tensor | None:
-        return a_few(self.held, count).images
+    def monitor_images(self, count: int) -> Tensor | None:
+        return sample_batch(self.held, count).images
 
     def where(self, images: Tensor | None, amp: str, device: torch.device) -> str:
         try:
@@ -163,7 +163,7 @@ class Classification(Task):
 def outputs_of(model: nn.Module, size: tuple[int, int, int], spec: str) -> int:
     """How many classes a model tells apart, found on one image of the size that it will get."""
     try:
-        with undisturbed(model):
+        with eval_mode(model):
             return forward(model, torch.zeros(1, *size)).shape[1]
     except UnsmoothError:
         raise

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from unsmooth.data.sampling import random_state_kept
-from unsmooth.spec import ModelSpec, Part
+from unsmooth.data.sampling import preserved_rng
+from unsmooth.spec import ModelSpec, SpecItem
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.record import applied
 from unsmooth.tasks.huggingface import model_class
@@ -29,12 +29,12 @@ def classifier_spec(encoder: Any, classes: int) -> ModelSpec:
     options = {
         name: getattr(encoder.config, name) for name in SHARED if getattr(encoder.config, name) != getattr(usual, name)
     }
-    return ModelSpec(Part("hf:vit", {**options, "num_labels": classes}), applied(encoder).remedies)
+    return ModelSpec(SpecItem("hf:vit", {**options, "num_labels": classes}), applied(encoder).remedies)
 
 
 def as_classifier(encoder: Any, classes: int) -> nn.Module:
     """A ViTForImageClassification with the encoder's weights, its remedies' among them, and a new head."""
-    with random_state_kept():
+    with preserved_rng():
         model = create_model(classifier_spec(encoder, classes))
     parameter = next(encoder.parameters())
     model.to(parameter.device, parameter.dtype)

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from unsmooth.data.items import TensorBatch
-from unsmooth.data.pictures import Item, Key, Pictures
-from unsmooth.data.sampling import seed_of
+from unsmooth.data.pictures import ImageDataset, Item, Key
+from unsmooth.data.sampling import derive_seed
 
 MASK, HELD = 0x3A5C, 0x3A5D  # streams of random numbers: masks of training, and of validation
 
@@ -26,15 +26,15 @@ class Masked(TensorBatch):
     fatal: str = ""
 
 
-class Drawn(NamedTuple):
+class MaskedSample(NamedTuple):
     item: Item
     noise: Tensor
 
 
-class MaskedPictures(Dataset[Drawn]):
-    """Pictures with mask noise: of the item's seed in training, of its place in validation, and of nothing else."""
+class MaskedPictures(Dataset[MaskedSample]):
+    """ImageDataset with mask noise: of the item's seed in training, of its place in validation, and of nothing else."""
 
-    def __init__(self, pictures: Pictures, patches: int) -> None:
+    def __init__(self, pictures: ImageDataset, patches: int) -> None:
         self.pictures, self.patches = pictures, patches
 
     @property
@@ -45,12 +45,14 @@ class MaskedPictures(Dataset[Drawn]):
     def name(self) -> str:
         return self.pictures.name
 
-    def __getitem__(self, key: Key) -> Drawn:
+    def __getitem__(self, key: Key) -> MaskedSample:
         item, seed = self.pictures[key], key[1]
-        generator = torch.Generator().manual_seed(seed_of(HELD, item.place) if seed is None else seed_of(MASK, seed))
-        return Drawn(item, torch.rand(self.patches, generator=generator))
+        generator = torch.Generator().manual_seed(
+            derive_seed(HELD, item.place) if seed is None else derive_seed(MASK, seed)
+        )
+        return MaskedSample(item, torch.rand(self.patches, generator=generator))
 
-    def collate(self, drawn: list[Drawn]) -> Masked:
+    def collate(self, drawn: list[MaskedSample]) -> Masked:
         labelled = self.pictures.collate([one.item for one in drawn])
         noise = [one.noise for one in drawn if one.item.image is not None]
         return Masked(

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.data.images import Stream, first_usable
-from unsmooth.data.pictures import Pictures
+from unsmooth.data.pictures import ImageDataset
 from unsmooth.data.splits import Splits, open_splits, some_of
 from unsmooth.data.transforms import preprocessing
 from unsmooth.errors import UnsmoothError
-from unsmooth.hosts.modes import autocast, undisturbed
+from unsmooth.hosts.modes import autocast, eval_mode
 from unsmooth.recipes.recipe import Recipe
 from unsmooth.remedies.base import Option
-from unsmooth.spec import ModelSpec, Part
+from unsmooth.spec import ModelSpec, SpecItem
 from unsmooth.surgery.storage import WEIGHTS, load
 from unsmooth.tasks.base import Task
 from unsmooth.tasks.huggingface import config_of, read_spec
@@ -52,7 +52,7 @@ class Reconstruction:
         return self.total / self.images if self.images else math.nan
 
     @property
-    def headline(self) -> float:
+    def primary_metric(self) -> float:
         return -self.loss if math.isfinite(self.loss) else -math.inf
 
     def line(self) -> dict[str, float | None]:
@@ -64,7 +64,7 @@ class Reconstruction:
 
 class MaskedAutoencoding(Task):
     name = TASK
-    headline = "minus_loss"
+    primary_metric = "neg_loss"
 
     def __init__(self, spec: ModelSpec, config: Any, splits: Splits, recipe: Recipe, seed: int,
                  checkpoint: Path | None, weights: str, strict: bool) -> None:  # fmt: skip
@@ -89,8 +89,8 @@ class MaskedAutoencoding(Task):
             first_usable(images)
         crop = {"scale": recipe.crop_scale, "ratio": recipe.crop_ratio, "hflip": recipe.hflip, "color_jitter": None}
         crop["no_aug"] = recipe.crop_scale == (1.0, 1.0) and not recipe.hflip
-        shown = Pictures(splits.train, wanted.training(**crop), wanted.size[0], self.strict)
-        held = Pictures(splits.val, wanted.evaluation(), wanted.size[0], self.strict)
+        shown = ImageDataset(splits.train, wanted.training(**crop), wanted.size[0], self.strict)
+        held = ImageDataset(splits.val, wanted.evaluation(), wanted.size[0], self.strict)
         self.train, self.val = (MaskedPictures(pictures, patches_of(self.config)) for pictures in (shown, held))
 
     def loss(self, runner: Any, batch: Masked) -> Tensor:
@@ -98,9 +98,9 @@ class MaskedAutoencoding(Task):
         return loss
 
     def score(self, model: nn.Module, batches: Iterable[Masked], device: torch.device, amp: str) -> Reconstruction:
-        """Every image under the one mask of its place: two models are judged on the same hidden patches."""
+        """Every image under the one mask of its place: two models are eval_model on the same hidden patches."""
         found = Reconstruction(0.0, 0)
-        with undisturbed(model):
+        with eval_mode(model):
             for batch in batches:
                 found.skipped |= batch.skipped
                 if len(batch):
@@ -148,7 +148,7 @@ def open_task(
             raise UnsmoothError(f"{name} is given twice, in the spec and as an option: leave one out")
     chosen = read_options(TASK, given, OPTIONS)
     config = config_of(TASK, KIND, parsed.host)
-    host = Part(parsed.host.name, {**chosen, **parsed.host.options})  # what the spec says itself stays
+    host = SpecItem(parsed.host.name, {**chosen, **parsed.host.options})  # what the spec says itself stays
     for name in OPTIONS:
         setattr(config, name, host.options[name])
     check_config(config)

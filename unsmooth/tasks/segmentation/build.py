@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unsmooth.data.sampling import seed_of
+from unsmooth.data.sampling import derive_seed
 from unsmooth.errors import UnsmoothError
 from unsmooth.recipes.recipe import Recipe
 from unsmooth.spec import ModelSpec, parse
@@ -63,7 +63,7 @@ def build(
     backbone, how = _backbone(parsed, options, pretrained, drops, seed)
     if checkpoint is not None:
         _fill(backbone, parsed, Path(checkpoint), {**how, **drops})
-    torch.manual_seed(seed_of(seed))  # remedies may have drawn: the head must not depend on them
+    torch.manual_seed(derive_seed(seed))  # remedies may have drawn: the head must not depend on them
     model = Segmenter(backbone, options)
     if options.mode == "whole":
         check_any_size(model, spec)

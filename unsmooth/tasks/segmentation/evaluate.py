@@ -13,8 +13,8 @@ from torch import nn
 from unsmooth.data.batches import evaluation_batches
 from unsmooth.data.transforms import preprocessing
 from unsmooth.errors import UnsmoothError
-from unsmooth.hosts.modes import autocast, check_amp, device_of, undisturbed
-from unsmooth.tasks.segmentation.items import SceneItems, Wholes
+from unsmooth.hosts.modes import autocast, check_amp, device_of, eval_mode
+from unsmooth.tasks.segmentation.items import FullImages, SceneItems
 from unsmooth.tasks.segmentation.layout import open_scenes
 from unsmooth.tasks.segmentation.model import Segmenter, check_any_size
 from unsmooth.tasks.segmentation.options import Options, read_options
@@ -60,7 +60,7 @@ def evaluate_segmentation(
     batches = evaluation_batches(validation(built, scenes, wanted, strict), 1, workers)
     done = 0
 
-    def told() -> Iterable[Wholes]:
+    def told() -> Iterable[FullImages]:
         nonlocal done
         for batch in batches:
             yield batch
@@ -72,16 +72,16 @@ def evaluate_segmentation(
 
 
 def validation(model: Segmenter, scenes: Any, options: Options, strict: bool) -> SceneItems:
-    """Scenes as a segmenter is judged on them."""
+    """Scenes as a segmenter is eval_model on them."""
     wanted = preprocessing(model.backbone, options.window)
     view = Evaluation(options, Normalise(wanted.mean, wanted.std))
     return SceneItems(scenes, view, wanted.size[0], options, training=False, strict=strict)
 
 
-def score(model: Segmenter, batches: Iterable[Wholes], device: torch.device, amp: str, options: Options) -> Overlap:
+def score(model: Segmenter, batches: Iterable[FullImages], device: torch.device, amp: str, options: Options) -> Overlap:
     """Count the pixels of some batches; the model's modes and gradients are as before."""
     found = Overlap.none(options.classes)
-    with undisturbed(model):
+    with eval_mode(model):
         for batch in batches:
             found.skipped |= batch.skipped
             for picture, labels in zip(batch.pictures, batch.labels, strict=True):

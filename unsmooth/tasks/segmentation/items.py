@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from unsmooth.data.images import BadImage, for_host
+from unsmooth.data.images import ImageReadError, for_host
 from unsmooth.data.items import TensorBatch
 from unsmooth.data.sampling import seed_everything
 from unsmooth.errors import UnsmoothError
@@ -40,7 +40,7 @@ class Crops(TensorBatch):
 
 
 @dataclass
-class Wholes:
+class FullImages:
     """An evaluation batch: whole pictures of any size, and their labels, of other sizes still."""
 
     pictures: list[Tensor]
@@ -57,18 +57,18 @@ class Wholes:
         """The middle of each picture, of the size that the host takes."""
         return torch.stack([_middle(picture, self.side) for picture in self.pictures])
 
-    def to(self, device: torch.device) -> Wholes:
+    def to(self, device: torch.device) -> FullImages:
         pictures, labels = ([x.to(device, non_blocking=True) for x in xs] for xs in (self.pictures, self.labels))
         return replace(self, pictures=pictures, labels=labels)
 
-    def parts(self, count: int) -> list[Wholes]:
+    def parts(self, count: int) -> list[FullImages]:
         step = -(-len(self) // count)
         return [
-            Wholes(self.pictures[at : at + step], self.labels[at : at + step], self.side)
+            FullImages(self.pictures[at : at + step], self.labels[at : at + step], self.side)
             for at in range(0, len(self), step)
         ]
 
-    def pin_memory(self) -> Wholes:
+    def pin_memory(self) -> FullImages:
         pictures, labels = ([x.pin_memory() for x in xs] for xs in (self.pictures, self.labels))
         return replace(self, pictures=pictures, labels=labels)
 
@@ -104,7 +104,7 @@ class SceneItems(Dataset[Any]):
                 if seed is not None:
                     seed_everything(seed)
                 return Item(*self.view(picture, labels), skipped)
-            except (BadImage, OSError) as error:
+            except (ImageReadError, OSError) as error:
                 if self.strict:
                     return Item(
                         None, None, skipped, f"{name} of {self.name} is broken: {error}; --strict-data stops here"
@@ -116,13 +116,13 @@ class SceneItems(Dataset[Any]):
         return Item(None, None, skipped, fatal)
 
     def collate(self, items: list[Item]) -> Any:
-        """`Crops` in training, `Wholes` in evaluation."""
+        """`Crops` in training, `FullImages` in evaluation."""
         pictures = [item.picture for item in items if item.picture is not None]
         labels = [item.labels for item in items if item.labels is not None]
         skipped = {name: reason for item in items for name, reason in item.skipped.items()}
         fatal = next((item.fatal for item in items if item.fatal), "")
         if not self.training:
-            return Wholes(pictures, labels, self.options.window, skipped, fatal)
+            return FullImages(pictures, labels, self.options.window, skipped, fatal)
         if not pictures:
             return Crops(torch.empty(0), torch.empty(0, dtype=torch.int32), skipped, fatal)
         return Crops(torch.stack(pictures), torch.stack(labels), skipped, fatal)

@@ -1,4 +1,4 @@
-"""Pictures and annotations in the layout of the scene-parsing benchmark (ADE20K):
+"""ImageDataset and annotations in the layout of the scene-parsing benchmark (ADE20K):
 
     ROOT/images/training/NAME.jpg      ROOT/annotations/training/NAME.png
     ROOT/images/validation/NAME.jpg    ROOT/annotations/validation/NAME.png
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from unsmooth.data.images import SUFFIXES, BadImage, read_picture, spread
+from unsmooth.data.images import SUFFIXES, ImageReadError, read_picture, spread
 from unsmooth.errors import UnsmoothError
 from unsmooth.tasks.segmentation.options import Options
 
@@ -108,7 +108,7 @@ def _annotation(path: Path, name: str) -> Image.Image:
     except FileNotFoundError as error:
         raise UnsmoothError(f"{name} is gone: an annotation must stay beside its picture") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise BadImage(f"its annotation {name} cannot be read: {error or type(error).__name__}") from error
+        raise ImageReadError(f"its annotation {name} cannot be read: {error or type(error).__name__}") from error
     if len(found.getbands()) != 1 or found.mode == "F":
         raise UnsmoothError(
             f"{name} is a picture of mode {found.mode}: an annotation has one channel, whose values are classes"

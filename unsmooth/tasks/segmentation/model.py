@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import image_size
-from unsmooth.hosts.modes import undisturbed
+from unsmooth.hosts.modes import eval_mode
 from unsmooth.surgery.record import applied, record_of
 from unsmooth.tasks.segmentation.options import Options
 
@@ -102,19 +102,19 @@ def check_met(backbone: nn.Module, run: Callable[[], Any]) -> None:
         return lambda *_: reached.add(name)
 
     modules = dict(backbone.named_modules())
-    sites = {fixture.at for application in record_of(backbone).applications for fixture in application.fixtures}
+    sites = {attachment.at for entry in record_of(backbone).entries for attachment in entry.attachments}
     hooks = [modules[name].register_forward_pre_hook(note(name)) for name in sites]
     try:
-        with undisturbed(backbone):
+        with eval_mode(backbone):
             run()
     finally:
         for hook in hooks:
             hook.remove()
-    for application in record_of(backbone).applications:
-        missed = [fixture.at for fixture in application.fixtures if fixture.at not in reached]
+    for entry in record_of(backbone).entries:
+        missed = [attachment.at for attachment in entry.attachments if attachment.at not in reached]
         if missed:
             raise UnsmoothError(
-                f"{application.part} acts on {missed[0] or 'the whole model'}, which segmentation does not run; "
+                f"{entry.part} acts on {missed[0] or 'the whole model'}, which segmentation does not run; "
                 f"restrict it with blocks=…, or choose another host than {_name(backbone)}"
             )
 
@@ -123,7 +123,7 @@ def check_any_size(model: Segmenter, name: str) -> None:
     """Refuse a host that takes images of the size of a crop and no others."""
     side = model.options.window
     try:
-        with undisturbed(model):
+        with eval_mode(model):
             model(_noise(model.backbone, (model.channels, side, side + model.multiple)))
     except Exception as error:  # whatever a host makes of a size that it was not built for
         raise UnsmoothError(
@@ -140,7 +140,7 @@ def _levels(backbone: nn.Module, size: tuple[int, int, int]) -> tuple[list[int],
             "segmented with; ViT, DeiT, BEiT, CaiT, Swin and PVT v2 can"
         )
     try:
-        with undisturbed(backbone):
+        with eval_mode(backbone):
             maps = _intermediates(backbone, _noise(backbone, size), None)
     except RuntimeError as error:
         if str(error).startswith("unsmooth:"):  # a remedy that would be silently off

@@ -1,4 +1,4 @@
-"""The words of the task: what is no matter of a recipe, and what a saved segmenter is built and judged by."""
+"""The words of the task: what is no matter of a recipe, and what a saved segmenter is built and eval_model by."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Overlap:
         return float(_shares(self._right().sum(), self.counts.sum()))
 
     @property
-    def headline(self) -> float:
+    def primary_metric(self) -> float:
         return self.miou
 
     def line(self) -> dict[str, float | None]:

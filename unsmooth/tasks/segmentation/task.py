@@ -22,7 +22,7 @@ from unsmooth.tasks.base import Task
 from unsmooth.tasks.options import refuse_foreign
 from unsmooth.tasks.segmentation import evaluate
 from unsmooth.tasks.segmentation.build import build, resolve
-from unsmooth.tasks.segmentation.items import Crops, SceneItems, Wholes
+from unsmooth.tasks.segmentation.items import Crops, FullImages, SceneItems
 from unsmooth.tasks.segmentation.layout import IGNORE, open_scenes
 from unsmooth.tasks.segmentation.model import Segmenter, synchronise, upernet
 from unsmooth.tasks.segmentation.options import Options, read_options
@@ -60,7 +60,7 @@ def open_task(
 
 class SegmentationTask(Task):
     name = "segmentation"
-    headline = "miou"
+    primary_metric = "miou"
     model: Segmenter
 
     def __init__(
@@ -117,7 +117,7 @@ class SegmentationTask(Task):
         )  # fmt: skip
         return total / labels.numel()
 
-    def score(self, model: nn.Module, batches: Iterable[Wholes], device: torch.device, amp: str) -> Overlap:
+    def score(self, model: nn.Module, batches: Iterable[FullImages], device: torch.device, amp: str) -> Overlap:
         assert isinstance(model, Segmenter)
         return evaluate.score(model, batches, device, amp, self.wanted)
 
@@ -128,7 +128,7 @@ class SegmentationTask(Task):
         assert isinstance(model, Segmenter)
         save_segmenter(model, folder)
 
-    def looked_at(self, count: int) -> Tensor | None:
+    def monitor_images(self, count: int) -> Tensor | None:
         places = spread(self.val.count, count)
         return self.val.collate([self.val[(place, None)] for place in places]).images
 

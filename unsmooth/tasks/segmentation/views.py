@@ -1,4 +1,4 @@
-"""From a picture and its labels to what the model learns from or is judged on. Both are always changed alike.
+"""From a picture and its labels to what the model learns from or is eval_model on. Both are always changed alike.
 
 Training, as is common for ADE20K: a random size, a random crop that no class may fill, a mirror image, other colours.
 Randomness comes from the generators that the caller has seeded.

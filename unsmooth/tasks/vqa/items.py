@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from unsmooth.data.images import BadImage, for_host, read_picture
+from unsmooth.data.images import ImageReadError, for_host, read_picture
 from unsmooth.data.items import TensorBatch
 from unsmooth.data.pictures import Key
 from unsmooth.tasks.huggingface import model_class
@@ -20,7 +20,7 @@ from unsmooth.tasks.vqa.text import Array, Text
 
 
 @dataclass
-class Asked(TensorBatch):
+class VqaBatch(TensorBatch):
     """A batch: pictures padded to one size and where they are, pieces of text and where they are, and targets."""
 
     images: Tensor
@@ -47,7 +47,7 @@ class Item(NamedTuple):
     fatal: str = ""
 
 
-class Pictured(Dataset[Item]):
+class VqaDataset(Dataset[Item]):
     """The questions of a split. With a seed, a broken picture gives its turn to the next question; without, it is left
     out. Nothing is drawn: ViLT's pictures are resized and no more."""
 
@@ -77,14 +77,14 @@ class Pictured(Dataset[Item]):
             name = self.split.item(int(self.images[at]))
             try:
                 return Item(self.prepare(for_host(read_picture(self.split.folder / name), self.channels)), at, skipped)
-            except (BadImage, OSError) as error:
+            except (ImageReadError, OSError) as error:
                 if self.strict:
                     return Item(None, at, skipped, f"{name} is broken: {error}; --strict-data stops here")
                 skipped[name] = str(error)
         fatal = "" if seed is None else f"{self.name} has no picture that can be used: all were skipped"
         return Item(None, place, skipped, fatal)
 
-    def collate(self, items: list[Item]) -> Asked:
+    def collate(self, items: list[Item]) -> VqaBatch:
         whole = [(item.image, item.place) for item in items if item.image is not None]
         skipped = {name: reason for item in items for name, reason in item.skipped.items()}
         fatal = next((item.fatal for item in items if item.fatal), "")
@@ -95,11 +95,11 @@ class Pictured(Dataset[Item]):
             own = slice(self.ends[place - 1] if place else 0, self.ends[place])
             row[self.labels[own]] = torch.from_numpy(self.scores[own])
         ids, mask = (torch.from_numpy(array[places]).long() for array in (self.ids, self.mask))
-        return Asked(images, pixels, ids, mask, labels, torch.tensor(places, dtype=torch.long), skipped, fatal)
+        return VqaBatch(images, pixels, ids, mask, labels, torch.tensor(places, dtype=torch.long), skipped, fatal)
 
 
 def padded(images: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Pictures of several sizes as one tensor, zero to the right and below, and a mask that is 1 where they are."""
+    """ImageDataset of several sizes as one tensor, zero to the right and below, and a mask that is 1 where they are."""
     high, wide = (max((image.shape[side] for image in images), default=0) for side in (1, 2))
     out = torch.zeros(len(images), images[0].shape[0] if images else 0, high, wide)
     mask = torch.zeros(len(images), high, wide, dtype=torch.long)

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from unsmooth.data.sampling import seed_of
+from unsmooth.data.sampling import derive_seed
 from unsmooth.errors import UnsmoothError
-from unsmooth.hosts.modes import autocast, undisturbed
+from unsmooth.hosts.modes import autocast, eval_mode
 from unsmooth.tasks.vqa.answers import soft_accuracy
-from unsmooth.tasks.vqa.items import Asked
+from unsmooth.tasks.vqa.items import VqaBatch
 from unsmooth.tasks.vqa.questions import Question
 
 KINDS = {"yes/no": "yes_no", "number": "number", "other": "other"}
@@ -38,7 +38,7 @@ class Answered:
         return math.fsum(found) / len(found) if found else None
 
     @property
-    def headline(self) -> float:
+    def primary_metric(self) -> float:
         found = self.mean()
         return -math.inf if found is None else found
 
@@ -54,16 +54,16 @@ class Answered:
         return {"accuracy": self.mean(), **types, "loss": loss if math.isfinite(loss) else None}
 
 
-def score(model: nn.Module, batches: Iterable[Asked], questions: Sequence[Question], answers: Sequence[str],
+def score(model: nn.Module, batches: Iterable[VqaBatch], questions: Sequence[Question], answers: Sequence[str],
           device: torch.device, amp: str) -> Answered:  # fmt: skip
     found = Answered()
-    with undisturbed(model):
+    with eval_mode(model):
         for batch in batches:
             found.skipped |= batch.skipped
             if not len(batch):
                 continue
             # ViLT draws the order of its patches, and which padding it takes along: of the place, and nothing else.
-            torch.default_generator.manual_seed(seed_of(HELD, int(batch.places[0])))
+            torch.default_generator.manual_seed(derive_seed(HELD, int(batch.places[0])))
             with autocast(amp, device):
                 given = model(**batch.to(device).inputs())
             found.loss += given.loss.double().item() * len(batch)

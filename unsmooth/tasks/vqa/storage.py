@@ -15,7 +15,7 @@ from PIL import Image
 from torch import nn
 
 from unsmooth.data.images import for_host
-from unsmooth.hosts.modes import device_of, undisturbed
+from unsmooth.hosts.modes import device_of, eval_mode
 from unsmooth.tasks.huggingface import read_folder, write_folder
 from unsmooth.tasks.vqa.items import padded, preparation
 from unsmooth.tasks.vqa.model import TASK, answers_of, build
@@ -40,7 +40,7 @@ class Answering:
         images, mask = padded([preparation(config)(for_host(picture, config.num_channels))])
         ids, there = (torch.from_numpy(array).long() for array in self.text.encode([question]))
         inputs = {"pixel_values": images, "pixel_mask": mask, "input_ids": ids, "attention_mask": there}
-        with undisturbed(self.model):
+        with eval_mode(self.model):
             torch.default_generator.manual_seed(0)  # ViLT draws the order of its patches
             found = self.model(**{name: value.to(device) for name, value in inputs.items()})
         return self.answers[int(found.logits[0].argmax())]

@@ -1,6 +1,6 @@
 """VQAv2 with ViLT: a question about a picture, and an answer chosen from those that people gave often.
 
-Of the recipe it takes the budget, the optimiser, precision, the moving average and dropout. Pictures are neither
+Of the recipe it takes the budget, the optimiser, precision, the moving average and dropout. ImageDataset are neither
 cropped nor mirrored (left and right are answers); augmentation, mixing, smoothing, distillation, drop_path and vitals
 are left out. Questions in training none of whose answers is in the vocabulary are left out, as ViLT does; validation
 has all of them.
@@ -29,7 +29,7 @@ from unsmooth.tasks.base import Task
 from unsmooth.tasks.huggingface import CONFIG, config_of, model_class, read_spec
 from unsmooth.tasks.options import read_options, refuse_foreign
 from unsmooth.tasks.vqa.answers import targets, vocabulary
-from unsmooth.tasks.vqa.items import Asked, Pictured, preparation
+from unsmooth.tasks.vqa.items import VqaBatch, VqaDataset, preparation
 from unsmooth.tasks.vqa.model import HEAD, KIND, TASK, answers_of, build, name_answers, start_head
 from unsmooth.tasks.vqa.questions import Split, open_split
 from unsmooth.tasks.vqa.score import Answered, join, score
@@ -56,7 +56,7 @@ class Start:
 
 class QuestionAnswering(Task):
     name = TASK
-    headline = "accuracy"
+    primary_metric = "accuracy"
 
     def __init__(self, spec: ModelSpec, config: Any, text: Text, splits: Mapping[str, Split], answers: list[str],
                  start: Start, recipe: Recipe, seed: int, strict: bool) -> None:  # fmt: skip
@@ -78,7 +78,7 @@ class QuestionAnswering(Task):
         self.size = image_size(self.model)
         prepare, places = preparation(self.config), {answer: i for i, answer in enumerate(self.answers)}
         self.train, self.val = (
-            Pictured(
+            VqaDataset(
                 split, self.text, [targets(question.answers, places) for question in split.questions], prepare,
                 self.config.num_channels, len(self.answers), self.strict,
             )
@@ -94,11 +94,11 @@ class QuestionAnswering(Task):
         if fresh:
             warnings.warn(f"{path}: its head is for other answers; {', '.join(fresh)} start anew", stacklevel=2)
 
-    def loss(self, runner: Any, batch: Asked) -> Tensor:
+    def loss(self, runner: Any, batch: VqaBatch) -> Tensor:
         loss: Tensor = runner(**batch.inputs()).loss  # binary cross-entropy, summed over the answers
         return loss
 
-    def score(self, model: nn.Module, batches: Iterable[Asked], device: torch.device, amp: str) -> Answered:
+    def score(self, model: nn.Module, batches: Iterable[VqaBatch], device: torch.device, amp: str) -> Answered:
         return score(model, batches, self.splits["val"].questions, self.answers, device, amp)
 
     def join(self, scores: Sequence[Answered]) -> Answered:

@@ -1,0 +1,99 @@
+"""What all results share: typed values that are written to JSON and read back without loss.
+
+    @record
+    class Finding:
+        key: str
+        blocks: list[int]
+
+    @record
+    class Diagnosis(Result):
+        kind = "diagnosis"
+        findings: list[Finding]
+
+A record is a dataclass whose fields are checked when it is read. `docs/schemas/` holds the JSON schema of each result.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from unsmooth.errors import UnsmoothError
+from unsmooth.utils.files import write
+
+FORMAT = 1
+T = TypeVar("T")
+_CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+@dataclass_transform(field_specifiers=(Field,))
+def record(cls: type[T]) -> type[T]:
+    """Make a class a dataclass that pydantic reads and writes. Unknown fields, NaN and infinity are errors."""
+    return pydantic_dataclass(config=_CONFIG)(cls)
+
+
+class Result:
+    """Base of results that are saved as JSON: `Diagnosis`, `Evaluation`, `Bench`, `Trial`, `Reproduction`."""
+
+    kind: ClassVar[str]
+    command: ClassVar[str]  # the command that writes it
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain values, as they are in the JSON file."""
+        return {"format": FORMAT, "kind": self.kind, **_adapter(type(self)).dump_python(self, mode="json")}
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The result as JSON text, also written to `path` if one is given."""
+        text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        if path is not None:
+            write(Path(path), text.encode())
+        return text
+
+    @classmethod
+    def from_dict(cls, values: Any, source: str = "") -> Self:
+        """The result from plain values. `source` names them in errors."""
+        where = source or f"this {cls.kind}"
+        if not isinstance(values, dict) or values.get("kind") != cls.kind:
+            raise UnsmoothError(f"{where} is not a {cls.kind}. Give a file that `{cls.command}` wrote.")
+        if values.get("format") != FORMAT:
+            raise UnsmoothError(
+                f"{where} has format {values.get('format')!r}; this version of unsmooth reads format {FORMAT}."
+            )
+        fields = {name: value for name, value in values.items() if name not in ("format", "kind")}
+        try:
+            return _adapter(cls).validate_python(fields)
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, problem["loc"]))
+            raise UnsmoothError(f"{where} is not a valid {cls.kind}: {place}: {problem['msg']}.") from None
+        except RecursionError:
+            raise UnsmoothError(f"{where} is not a valid {cls.kind}: it is nested too deeply.") from None
+
+    @classmethod
+    def from_json(cls, path: str | Path) -> Self:
+        """Read a result from a file that `to_json` wrote."""
+        try:
+            values = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UnsmoothError(f"cannot read the {cls.kind} in {path}: {reason}") from error
+        return cls.from_dict(values, str(path))
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """The JSON schema of the file."""
+        schema = _adapter(cls).json_schema()
+        constants = {"format": {"const": FORMAT}, "kind": {"const": cls.kind}}
+        schema["properties"] = {**constants, **schema["properties"]}
+        schema["required"] = [*constants, *schema.get("required", [])]
+        return schema
+
+
+@cache
+def _adapter(cls: type[T]) -> TypeAdapter[T]:
+    return TypeAdapter(cls)
