@@ -109,7 +109,7 @@ def test_a_failed_run_is_told_and_left_out(tmp_path, monkeypatch):
 def test_runs_side_by_side_are_the_runs_one_by_one(trial, tmp_path):
     _, found = trial
     news = []
-    side = small_trial(tmp_path, specs=SPECS[:2], jobs=2, told=lambda *told: news.append(told))
+    side = small_trial(tmp_path, specs=SPECS[:2], jobs=2, on_progress=lambda *told: news.append(told))
     for name in ("plain", "attn_scale"):
         for one, other in zip(side[name]["runs"], found[name]["runs"], strict=True):
             assert one["top1"] == other["top1"]

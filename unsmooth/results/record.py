@@ -16,7 +16,6 @@ A record is a dataclass whose fields are checked when it is read. `docs/schemas/
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -34,7 +33,8 @@ _CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
 @dataclass_transform(field_specifiers=(Field,))
 def record(cls: type[T]) -> type[T]:
     """Make a class a dataclass that pydantic reads and writes. Unknown fields, NaN and infinity are errors."""
-    return pydantic_dataclass(config=_CONFIG)(cls)
+    made: Any = pydantic_dataclass(config=_CONFIG)(cls)
+    return made  # type: ignore[no-any-return]
 
 
 class Result:
@@ -66,7 +66,8 @@ class Result:
             )
         fields = {name: value for name, value in values.items() if name not in ("format", "kind")}
         try:
-            return _adapter(cls).validate_python(fields)
+            result: Self = _adapter(cls).validate_python(fields)
+            return result
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, problem["loc"]))
@@ -94,6 +95,5 @@ class Result:
         return schema
 
 
-@cache
-def _adapter(cls: type[T]) -> TypeAdapter[T]:
-    return TypeAdapter(cls)
+def _adapter(cls: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)  # pydantic keeps the validator on the class, so this is cheap
