@@ -34,7 +34,7 @@ _CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
 def record(cls: type[T]) -> type[T]:
     """Make a class a dataclass that pydantic reads and writes. Unknown fields, NaN and infinity are errors."""
     made: Any = pydantic_dataclass(config=_CONFIG)(cls)
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 class Result:
