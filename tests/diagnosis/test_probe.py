@@ -18,7 +18,7 @@ from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Attention, Block
 from unsmooth.hosts.inputs import first_tensor
 from unsmooth.seam.intercept import AttentionCall
-from unsmooth.seam.patched import PatchedForward, observers, observers_are_paused
+from unsmooth.seam.patched import PatchedForward, observers_are_paused, patches_of
 from unsmooth.surgery.plan import anatomy_of
 
 KINDS = {name: ["global", "global"] for name in ALL} | {
@@ -47,7 +47,7 @@ def traces_left(model: nn.Module) -> dict[str, Any]:
         "training": [m.training for m in model.modules()],
         "classes": [type(m) for m in model.modules()],
         "attributes": [sorted(m.__dict__) for m in model.modules()],
-        "observers": list(observers),
+        "observers": [patches.observers for patches in patches_of(model) if patches.observers],
         "observers_paused": observers_are_paused(),
         "modes": _get_current_function_mode_stack(),
     }

@@ -260,7 +260,7 @@ def test_a_host_that_goes_another_way_raises(
     outputs(model, "deit")
     module = model.get_submodule(path)
     monkeypatch.setattr(getattr(type(module), "_unsmooth_host", type(module)), "forward", other_way)
-    with pytest.raises(RuntimeError, match=f"went past the {missed} that"):
+    with pytest.raises(RuntimeError, match=f"did not reach the {missed} that"):
         outputs(model, "deit")
 
 
@@ -280,7 +280,7 @@ def test_other_scores_raise_when_attention_is_no_longer_fused(name: str, case: s
     model = treat(host(name), case)
     wanted = outputs(model, name)
     unfuse(name, model)
-    with pytest.raises(RuntimeError, match="went past the attention scores"):
+    with pytest.raises(RuntimeError, match="did not reach the attention scores"):
         outputs(model, name)
     explicit = host(name)
     unfuse(name, explicit)
@@ -309,14 +309,14 @@ def test_a_treated_multi_head_module_asked_for_weights_raises() -> None:
     model = treat(host("torchvision_vit"), "attn_scale")
     attention, x = model.encoder.layers[0].self_attention, draw(2, 17, 48)
     attention(x, x, x, need_weights=False)
-    with pytest.raises(RuntimeError, match="went past the attention"):
+    with pytest.raises(RuntimeError, match="did not reach the attention"):
         attention(x, x, x, need_weights=True)
 
 
 def test_a_weighted_residual_sum_is_not_taken_for_a_plain_one() -> None:
     x, branch = draw(2, 5, 6), draw(2, 5, 6, seed=1)
     treatment = PatchedForward(
-        ModulePatches(residuals=[ResidualScale("attn", skip=0.0)], order=("attn",)), nn.Identity(), x
+        ModulePatches(residuals=[ResidualScale("attn", skip=0.0)], residual_branches=("attn",)), nn.Identity(), x
     )
     with treatment:
         out = torch.add(x, branch, alpha=2.0)
@@ -332,11 +332,13 @@ def test_a_residual_sum_is_changed_however_it_is_written(
 ) -> None:
     x, branch = draw(2, 5, 6), draw(2, 5, 6, seed=1)
     treatment = PatchedForward(
-        ModulePatches(residuals=[ResidualScale("attn", skip, gain)], order=("attn", "mlp")), nn.Identity(), x
+        ModulePatches(residuals=[ResidualScale("attn", skip, gain)], residual_branches=("attn", "mlp")),
+        nn.Identity(),
+        x,
     )
     with treatment:
         once = write(x, branch)
-        twice = write(once, branch)  # the MLP's sum, which no join is for
+        twice = write(once, branch)  # the MLP's sum, which no patch scales
     treatment.check("a block")
     torch.testing.assert_close(once, skip * x + gain * branch)
     torch.testing.assert_close(twice, once + branch)
@@ -365,14 +367,14 @@ def test_treated_modules_stay_what_they_are() -> None:
         assert type(twin) is type(first)
 
 
-def test_fittings_come_once_and_go_with_their_last_part() -> None:
+def test_module_patches_are_created_once_and_removed_with_the_last_patch() -> None:
     module = nn.Linear(3, 3)
-    found = module_patches(module)
-    assert module_patches(module) is found
-    found.residuals.append(ResidualScale("attn"))
+    patches = module_patches(module)
+    assert module_patches(module) is patches
+    patches.residuals.append(ResidualScale("attn"))
     unpatch(module)
-    assert type(module) is patched_class(nn.Linear), "something still hangs on it"
-    found.residuals.clear()
+    assert type(module) is patched_class(nn.Linear), "it still has a patch"
+    patches.residuals.clear()
     unpatch(module)
     assert type(module) is nn.Linear
     assert "_unsmooth_patches" not in module.__dict__

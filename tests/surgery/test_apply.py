@@ -306,5 +306,5 @@ def test_a_path_that_was_not_seen_raises(
     model = host("deit")
     unsmooth.apply(model, remedy)
     monkeypatch.setattr(owner, "forward", lambda self, x, *args, **kwargs: x * 2)
-    with pytest.raises(RuntimeError, match=rf"went past the .*{passed}.* silently off"):
+    with pytest.raises(RuntimeError, match=rf"did not reach the .*{passed}.* silently off"):
         outputs(model, "deit")

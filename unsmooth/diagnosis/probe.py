@@ -7,6 +7,7 @@ same training flags, and no hook is left, also after an exception.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import first_tensor
 from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, residual_side
-from unsmooth.seam.patched import observers, observers_are_paused, observers_paused
+from unsmooth.seam.patched import observers_are_paused, observers_paused, patches_of
 from unsmooth.surgery.plan import anatomy_of
 
 OnTokens = Callable[[Block, Tensor], None]
@@ -29,6 +30,7 @@ class _Observer(AttentionInterceptor):
 
     def __init__(self, cores: dict[str, tuple[Block, Attention]], tell: OnAttention | None, tell_join: OnJoin | None):
         super().__init__()
+        self.thread = threading.get_ident()
         self.cores, self.tell, self.tell_join = cores, tell, tell_join
         self.running: list[str] = []
         self.block: Block | None = None
@@ -38,13 +40,13 @@ class _Observer(AttentionInterceptor):
     def enter(self, block: Block, x: Tensor | None) -> None:
         self.block, self.stream, self.joined = block, [x], 0
 
-    def attention(self, call: AttentionCall) -> None:
+    def saw_attention(self, call: AttentionCall) -> None:
         self.weights = None  # a treated softmax has met its values without us
         if self.running and self.tell is not None:
             with observers_paused():
                 self.tell(*self.cores[self.running[-1]], call)
 
-    def join(self, x: Tensor, branch: Tensor, out: Tensor) -> None:
+    def saw_residual(self, x: Tensor, branch: Tensor, out: Tensor) -> None:
         assert self.block is not None
         labels = self.block.residuals
         which = labels[self.joined] if self.joined < len(labels) else "other"
@@ -55,7 +57,7 @@ class _Observer(AttentionInterceptor):
                 self.tell_join(self.block, which, x, branch, out)
 
     def on_attention(self, call: AttentionCall) -> Tensor:
-        self.attention(call)
+        self.saw_attention(call)
         return super().on_attention(call)
 
     def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -66,7 +68,7 @@ class _Observer(AttentionInterceptor):
         if self.tell_join is not None and func in IN_PLACE:
             before = before.clone()
         out = super().on_add(func, args, kwargs)
-        self.join(before, args[1 - side], out)
+        self.saw_residual(before, args[1 - side], out)
         return out
 
     def on_alias(self, source: Tensor, result: Tensor) -> None:
@@ -91,7 +93,7 @@ def probe(
     on_input: OnTokens | None = None,
     on_residual: OnJoin | None = None,
 ) -> Iterator[Anatomy]:
-    """Within the context, every forward pass of `model` is observed.
+    """Within the context, every forward pass of `model` in this thread is observed; other threads run as ever.
 
     `on_input(block, x)` and `on_tokens(block, x)` get each block's input and output; `on_residual(block, branch, x, f,
     sum)` each residual sum, with what the branch `attn`, `mlp` or `other` adds; `on_attention(block, attention,
@@ -100,10 +102,13 @@ def probe(
     anatomy = anatomy or anatomy_of(model)
     cores = {a.core: (block, a) for block in anatomy.blocks for a in block.attentions}
     observer = _Observer(cores, on_attention, on_residual)
+    observed = patches_of(model)
     handles: list[Any] = []
 
     def enter_block(block: Block) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+        def hook(module: nn.Module, args: Any, kwargs: Any = None) -> None:
+            if threading.get_ident() != observer.thread:
+                return
             x = first_tensor((args, kwargs))
             observer.enter(block, x)
             if x is not None and on_input is not None:
@@ -114,6 +119,8 @@ def probe(
 
     def leave_block(block: Block) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if threading.get_ident() != observer.thread:
+                return
             observer.block = None
             observer.stream = []
             tokens = first_tensor(output)
@@ -125,13 +132,16 @@ def probe(
 
     def enter_core(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any) -> None:
+            if threading.get_ident() != observer.thread:
+                return
             observer.running.append(name)
             observer.weights = None  # a softmax of another module is no map of this one
 
         return hook
 
     def leave_core(module: nn.Module, args: Any, output: Any) -> None:
-        observer.running.pop()
+        if threading.get_ident() == observer.thread:
+            observer.running.pop()
 
     try:
         for block in anatomy.blocks:
@@ -145,11 +155,13 @@ def probe(
             module = model.get_submodule(core)
             handles.append(module.register_forward_pre_hook(enter_core(core)))
             handles.append(module.register_forward_hook(leave_core, always_call=True))
-        observers.append(observer)
+        for patches in observed:
+            patches.observers.append(observer)
         with observer:
             yield anatomy
     finally:
         for handle in handles:
             handle.remove()
-        if observer in observers:
-            observers.remove(observer)
+        for patches in observed:
+            if observer in patches.observers:
+                patches.observers.remove(observer)

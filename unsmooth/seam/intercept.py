@@ -1,15 +1,16 @@
-"""The seam: where the functions of a forward pass become events that can be seen and changed.
+"""The seam: torch functions of a forward pass become events that can be observed and changed.
 
-Attention is met at the function, not at the module, so no host is wrapped or re-implemented. A
-`TorchFunctionMode` recognises five things in the stream of torch functions:
+Attention is intercepted at the function, not at the module, so no host is wrapped or re-implemented. A
+`TorchFunctionMode` recognises five kinds of events:
 
-    attention   F.scaled_dot_product_attention, or softmax followed by a product with the values
-    scores      the product of queries and keys in front of an explicit softmax
-    linear      F.linear, by the weight that it is given
-    join        the sum of the residual stream and a branch
-    multi-head  F.multi_head_attention_forward, taken apart into the above
+    attention      F.scaled_dot_product_attention, or softmax followed by a product with the values
+    scores         the product of queries and keys before an explicit softmax
+    linear         F.linear, identified by its weight
+    residual sum   the sum of the residual stream and a branch
+    multi-head     F.multi_head_attention_forward, decomposed into the events above
 
-`AttentionInterceptor` only recognises. `unsmooth.seam.patched` changes, `unsmooth.hosts.trace` and `unsmooth.diagnosis.probe` look.
+`AttentionInterceptor` only recognises events. `unsmooth.seam.patched` changes them; `unsmooth.hosts.trace` and
+`unsmooth.diagnosis.probe` observe them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Attend = Callable[[Tensor], Tensor]
 SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax}
 MATMUL = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
 ADD = {torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__}
-# What hands on the same tokens under another name, so that the residual stream stays recognised.
+# Functions whose result holds the same tokens, so that the residual stream stays recognised.
 ALIAS = {
     torch.reshape,
     Tensor.reshape,
@@ -43,9 +44,17 @@ ALIAS = {
 
 @dataclass
 class AttentionCall:
-    """One attention as it happens: `attend(v)` gives its output, `map()` the matrix that does it.
+    """One attention of a forward pass.
 
-    `scores()` is what softmax makes the map of: without the mask where that is known apart.
+    Attributes:
+        v: The values.
+        attend: `attend(v)` is the output of the attention for values `v`.
+        map: `map()` is the attention map, computed on demand.
+        scores: `scores()` are the inputs of the softmax, without the mask where the mask is known.
+        q: The queries, if the attention is a fused call.
+        k: The keys, if the attention is a fused call.
+        scale: The scale of a fused call. None means 1/√(head channels).
+        via: `sdpa` for fused attention, `softmax` for an explicit map.
     """
 
     v: Tensor
@@ -58,7 +67,7 @@ class AttentionCall:
     via: str = "sdpa"
 
     def then(self, transform: Callable[[Attend, Tensor], Tensor], matrix: Callable[[Tensor], Tensor]) -> AttentionCall:
-        """The same attention with something done to its map: as a function of V, and as a matrix."""
+        """The same attention with a changed map: `transform` as a function of V, `matrix` on the map itself."""
         attend, original = self.attend, self.map
         return replace(self, attend=lambda v: transform(attend, v), map=lambda: matrix(original()))
 
@@ -68,7 +77,7 @@ def dot_scores(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
 
 
 def add_mask(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    """Scores with SDPA's mask: additive, boolean (True stays), or causal."""
+    """Scores with the mask of SDPA: additive, boolean (True takes part), or causal."""
     if causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is None:
@@ -81,7 +90,7 @@ def add_mask(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
 def softmax_call(
     scores: Callable[[], Tensor], v: Tensor, mask: Tensor | None, dropout: float, causal: bool
 ) -> AttentionCall:
-    """Attention by an explicit map, for scores that no fused kernel knows."""
+    """Attention with an explicit map, for scores that no fused kernel computes."""
 
     def weights() -> Tensor:
         return add_mask(scores(), mask, causal).softmax(dim=-1)
@@ -93,14 +102,12 @@ def softmax_call(
 
 
 class AttentionInterceptor(TorchFunctionMode):
-    """Recognises the events of a forward pass; every method passes its event on unchanged."""
+    """Recognises the events of a forward pass. Each `on_…` method runs its event unchanged unless overridden."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.weights: Tensor | None = None  # the newest explicit softmax that met no values yet
-        self.logits: Tensor | None = None  # what went into it
-
-    # The events. A subclass overrides what it cares for.
+        self.weights: Tensor | None = None  # the latest explicit softmax that was not multiplied with values yet
+        self.logits: Tensor | None = None  # its input
 
     def on_attention(self, call: AttentionCall) -> Tensor:
         return call.attend(call.v)
@@ -115,7 +122,7 @@ class AttentionInterceptor(TorchFunctionMode):
         pass
 
     def is_map(self, a: Tensor) -> bool:
-        """Whether the left side of a product, of the size of the newest softmax, is a map made from it."""
+        """Whether the left operand of a product, which has the size of the latest softmax, derives from it."""
         return True
 
     def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -136,8 +143,8 @@ class AttentionInterceptor(TorchFunctionMode):
             return self.on_linear(*linear_arguments(*args, **kwargs))
         if func is F.scaled_dot_product_attention:
             return self.on_sdpa(*sdpa_arguments(*args, **kwargs))
-        if func is F.multi_head_attention_forward and is_plain(*args, **kwargs):
-            with self:  # its parts are events of their own
+        if func is F.multi_head_attention_forward and is_plain_self_attention(*args, **kwargs):
+            with self:  # its steps are events of their own
                 return multi_head_attention(*args, **kwargs)
         if func in SOFTMAX:
             result: Tensor = func(*args, **kwargs)
@@ -156,7 +163,7 @@ class AttentionInterceptor(TorchFunctionMode):
 
     def _product(self, func: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
         weights, logits = self.weights, self.logits
-        # Between softmax and values a host may drop entries or mix heads: compare sizes, not identity.
+        # A host may drop entries or mix heads between softmax and values: compare sizes, not identity.
         same = weights is not None and a.shape[-2:] == weights.shape[-2:] and b.shape[-2] == a.shape[-1]
         if same and self.is_map(a):
             assert logits is not None
@@ -189,18 +196,18 @@ def sdpa_arguments(
 
 
 def fused_call(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> AttentionCall:
-    """SDPA as an attention call: the kernel stays fused, the map is made only when asked for."""
+    """SDPA as an attention call: the kernel stays fused, the map is computed on demand."""
 
     def attend(v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, **options)
 
-    made: list[Tensor] = []  # scores and map of one call are asked for together
+    cached: list[Tensor] = []  # the map of a call is computed from its scores
 
     def scores() -> Tensor:
-        if not made:
+        if not cached:
             keys = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3) if options["enable_gqa"] else k
-            made.append(dot_scores(q, keys, options["scale"]))
-        return made[0]
+            cached.append(dot_scores(q, keys, options["scale"]))
+        return cached[0]
 
     def weights() -> Tensor:
         return add_mask(scores(), options["attn_mask"], options["is_causal"]).softmax(dim=-1)
@@ -208,17 +215,17 @@ def fused_call(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Atte
     return AttentionCall(v, attend, weights, scores, q, k, options["scale"])
 
 
-def is_plain(*args: Any, **kwargs: Any) -> bool:
-    """Whether a call of `F.multi_head_attention_forward` is the self-attention that we can take apart."""
+def is_plain_self_attention(*args: Any, **kwargs: Any) -> bool:
+    """Whether a call of `F.multi_head_attention_forward` can be decomposed by `multi_head_attention`."""
     call = MULTI_HEAD.bind(*args, **kwargs)
     call.apply_defaults()
-    given = call.arguments
-    odd = ("bias_k", "static_k", "static_v", "key_padding_mask", "add_zero_attn", "need_weights")
+    arguments = call.arguments
+    unsupported = ("bias_k", "static_k", "static_v", "key_padding_mask", "add_zero_attn", "need_weights")
     return (
-        not any(given[name] is not None and given[name] is not False for name in odd)
-        and not given["use_separate_proj_weight"]
-        and given["query"] is given["key"] is given["value"]
-        and given["query"].ndim == 3
+        not any(arguments[name] is not None and arguments[name] is not False for name in unsupported)
+        and not arguments["use_separate_proj_weight"]
+        and arguments["query"] is arguments["key"] is arguments["value"]
+        and arguments["query"].ndim == 3
     )
 
 
@@ -228,9 +235,9 @@ def multi_head_attention(
     out_proj_weight: Tensor, out_proj_bias: Tensor | None, training: bool = True, key_padding_mask: Any = None,
     need_weights: bool = False, attn_mask: Tensor | None = None, is_causal: bool = False, **rest: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """Plain self-attention of `F.multi_head_attention_forward` (tokens first): linear layers around one SDPA.
+    """The self-attention of `F.multi_head_attention_forward` (tokens first) as linear layers around one SDPA.
 
-    torch runs it as one function, inside which a mode sees nothing.
+    PyTorch runs it as one function, whose inner calls a `TorchFunctionMode` does not see.
     """
     tokens, batch, channels = query.shape
     q, k, v = (
@@ -240,7 +247,7 @@ def multi_head_attention(
     if attn_mask is not None and attn_mask.ndim == 3:
         attn_mask = attn_mask.unflatten(0, (batch, num_heads))
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = ~attn_mask  # here True means "leave out", in SDPA it means "take part"
+        attn_mask = ~attn_mask  # True means "ignore" here and "take part" in SDPA
     dropout = dropout_p if training else 0.0
     out = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, is_causal and attn_mask is None)
     out = out.permute(2, 0, 1, 3).reshape(tokens, batch, channels)
@@ -251,7 +258,7 @@ MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 
 
 def residual_side(stream: Sequence[Tensor | None], args: Sequence[Any]) -> int | None:
-    """Which of the two operands of a sum is the residual stream, if one is and the sizes agree."""
+    """The index of the operand of a sum that is the residual stream, or None; the operands must have one shape."""
     if len(args) < 2 or not isinstance(args[1], Tensor) or not isinstance(args[0], Tensor):
         return None
     if args[0].shape != args[1].shape:

@@ -1,14 +1,17 @@
-"""What a treated module does: its forward pass runs inside a `PatchedForward`, which applies the parts that hang on it.
+"""Patched modules: the forward pass of a treated module runs inside a `PatchedForward`, which applies its patches.
 
-As `torch.nn.utils.parametrize` does, a treated module changes its class to a subclass of its own, made once for
-each host class, and changes back when nothing hangs on it any more.
+As in `torch.nn.utils.parametrize`, a module that receives its first patch changes its class to a subclass that is made
+once per host class. It gets its own class back when the last patch is removed.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -20,145 +23,161 @@ from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, fused_c
 
 @dataclass
 class ResidualScale:
-    """What happens to one residual sum: skip·x + gain·branch."""
+    """Factors of one residual sum: skip·x + gain·branch."""
 
     branch: str
     skip: float = 1.0
     gain: float = 1.0
 
 
+class ForwardObserver(Protocol):
+    """Receives the effective attention and residual sums of patched modules, in the thread that it belongs to."""
+
+    thread: int  # threading.get_ident() of the thread that it observes
+
+    def saw_attention(self, call: AttentionCall) -> None: ...
+
+    def saw_residual(self, x: Tensor, branch: Tensor, out: Tensor) -> None: ...
+
+
 @dataclass
 class ModulePatches:
-    """What hangs on one treated module: parts in the order of their entry."""
+    """The patches of one module, in the order in which they were attached, and the observers of its forward passes."""
 
     attention: list[Any] = field(default_factory=list)
-    linears: list[tuple[str, Any]] = field(default_factory=list)  # path of the host's weight, its stand-in
+    linears: list[tuple[str, Any]] = field(default_factory=list)  # path of the host's weight, its replacement
     residuals: list[ResidualScale] = field(default_factory=list)
-    order: tuple[str, ...] = ()  # which branch each residual sum of the module belongs to
+    residual_branches: tuple[str, ...] = ()  # the branch of each residual sum of the module
+    observers: list[ForwardObserver] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.attention or self.linears or self.residuals)
 
-
-class ForwardObserver(Protocol):
-    """Who looks at treated modules: it sees the effective attention and residual sums, not our own arithmetic."""
-
-    def attention(self, call: AttentionCall) -> None: ...
-
-    def join(self, x: Tensor, branch: Tensor, out: Tensor) -> None: ...
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "observers": []}  # an observer belongs to one model: copies start without
 
 
-observers: list[ForwardObserver] = []  # a probe adds itself
-_paused = 0
+_observers_paused: ContextVar[bool] = ContextVar("unsmooth_observers_paused", default=False)
 
 
 def observers_are_paused() -> bool:
-    return _paused > 0
+    return _observers_paused.get()
 
 
 @contextmanager
 def observers_paused() -> Iterator[None]:
-    global _paused
-    _paused += 1
+    """Within the context, observers of this thread ignore what runs: the arithmetic of a patch or of a callback."""
+    token = _observers_paused.set(True)
     try:
         yield
     finally:
-        _paused -= 1
+        _observers_paused.reset(token)
+
+
+def _active(observers: list[ForwardObserver]) -> list[ForwardObserver]:
+    """The observers of this thread, unless they are paused."""
+    if not observers or observers_are_paused():  # the first test alone decides where nobody observes
+        return []
+    return [observer for observer in observers if observer.thread == threading.get_ident()]
 
 
 class PatchedForward(AttentionInterceptor):
-    """Applies the parts that hang on one module while its forward pass runs.
+    """Applies the patches of one module while its forward pass runs.
 
-    At the end it checks that each part was met: a host that took another path than the one it was
-    examined on raises, instead of running untreated.
+    `check` raises if a patch was not used: a host that ran another path than the one that was traced must not run
+    untreated without notice.
     """
 
-    def __init__(self, module_patches: ModulePatches, module: nn.Module, stream: Tensor | None) -> None:
+    def __init__(self, patches: ModulePatches, module: nn.Module, stream: Tensor | None) -> None:
         super().__init__()
-        self.attention = module_patches.attention
-        self.linears = [(attrgetter(path)(module), part) for path, part in module_patches.linears]
-        self.residuals, self.order = module_patches.residuals, module_patches.order
-        self.stream = [stream]
-        self.joined = 0
-        self.products = 0
-        self.attended = 0
-        self.rescored = 0
-        self.mapped = 0
+        self.patches = patches
+        self.linears = [(attrgetter(path)(module), patch) for path, patch in patches.linears]
+        self.stream = [stream]  # the residual stream, under all its names
+        self.residual_count = 0
+        self.product_count = 0
+        self.attention_count = 0
+        self.scores_count = 0
+        self.linear_count = 0
 
     def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
         call = fused_call(q, k, v, options)
-        self.rescored += 1
-        for part in self.attention:
-            call = part.rescore(call, options)
+        self.scores_count += 1
+        for patch in self.patches.attention:
+            call = patch.rescore(call, options)
         return self.on_attention(call)
 
     def on_attention(self, call: AttentionCall) -> Tensor:
-        self.attended += 1
-        for part in self.attention:
-            call = call.then(part, part.matrix)
-        if not observers or observers_are_paused():
+        self.attention_count += 1
+        for patch in self.patches.attention:
+            call = call.then(patch, patch.matrix)
+        observers = _active(self.patches.observers)
+        if not observers:
             return call.attend(call.v)
         with observers_paused():
             out = call.attend(call.v)
-        for watcher in observers:
-            watcher.attention(call)
+        for observer in observers:
+            observer.saw_attention(call)
         return out
 
     def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
-        self.products += 1
-        for part in self.attention:
-            if part.scores_product == self.products:
-                self.rescored += 1
-                return part.explicit_scores(q, k.transpose(-2, -1))
+        self.product_count += 1
+        for patch in self.patches.attention:
+            if patch.scores_product == self.product_count:
+                self.scores_count += 1
+                return patch.explicit_scores(q, k.transpose(-2, -1))
         return func(q, k)
 
     def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        for host, part in self.linears:
-            if weight is host:
-                self.mapped += 1
-                return part(x)
+        for host_weight, patch in self.linears:
+            if weight is host_weight:
+                self.linear_count += 1
+                return patch(x)
         return F.linear(x, weight, bias)
 
     def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        # A sum with options of its own (alpha) is not ours to change: it stays, and `check` tells.
-        side = residual_side(self.stream, args) if self.residuals and not kwargs else None
+        # A sum with options of its own (alpha) cannot be scaled here; `check` reports it.
+        side = residual_side(self.stream, args) if self.patches.residuals and not kwargs else None
         if side is None:
             return func(*args, **kwargs)
-        here = self.order[self.joined] if self.joined < len(self.order) else "other"
-        self.joined += 1
+        branches = self.patches.residual_branches
+        name = branches[self.residual_count] if self.residual_count < len(branches) else "other"
+        self.residual_count += 1
         skip, gain = 1.0, 1.0
-        for join in self.residuals:
-            if join.branch == here:
-                skip, gain = skip * join.skip, gain * join.gain
+        for scale in self.patches.residuals:
+            if scale.branch == name:
+                skip, gain = skip * scale.skip, gain * scale.gain
         if skip == gain == 1.0:
             out = func(*args, **kwargs)
-        elif not observers or observers_are_paused():
-            out = _weighted_sum(args[side], args[1 - side], skip, gain)[1]
         else:
-            with observers_paused():
-                branch, out = _weighted_sum(args[side], args[1 - side], skip, gain)
-            for watcher in observers:
-                watcher.join(args[side], branch, out)
+            observers = _active(self.patches.observers)
+            if not observers:
+                out = _weighted_sum(args[side], args[1 - side], skip, gain)[1]
+            else:
+                with observers_paused():
+                    branch, out = _weighted_sum(args[side], args[1 - side], skip, gain)
+                for observer in observers:
+                    observer.saw_residual(args[side], branch, out)
         self.stream = [out]
         return out
 
     def on_alias(self, source: Tensor, result: Tensor) -> None:
-        if self.residuals and any(source is known for known in self.stream):
+        if self.patches.residuals and any(source is known for known in self.stream):
             self.stream.append(result)
 
     def check(self, where: str) -> None:
-        """Raise where a part was not met: a remedy must never be silently off."""
-        met = {
-            "attention": not self.attention or self.attended > 0,
-            "attention scores": self.rescored > 0 or not any(part.rescores for part in self.attention),
-            "linear layers": self.mapped >= len(self.linears),
-            "residual sums": not self.residuals or self.joined >= len(self.order),
+        """Raise if the forward pass did not reach every patch."""
+        patches = self.patches
+        reached = {
+            "attention": not patches.attention or self.attention_count > 0,
+            "attention scores": self.scores_count > 0 or not any(patch.rescores for patch in patches.attention),
+            "linear layers": self.linear_count >= len(self.linears),
+            "residual sums": not patches.residuals or self.residual_count >= len(patches.residual_branches),
         }
-        missed = [what for what, ok in met.items() if not ok]
+        missed = [site for site, ok in reached.items() if not ok]
         if missed:
             raise RuntimeError(
-                f"unsmooth: this forward pass of {where} went past the {' and '.join(missed)} that its remedy acts "
-                "on, so the remedy would be silently off. If the host was switched to another kind of attention, "
+                f"unsmooth: this forward pass of {where} did not reach the {' and '.join(missed)} that a remedy acts "
+                "on, so the remedy would be silently off. If the host now uses another attention implementation, "
                 "remove the remedy and apply it again; with torch.export, use strict=False."
             )
 
@@ -169,45 +188,48 @@ def _weighted_sum(x: Tensor, branch: Tensor, skip: float, gain: float) -> tuple[
     return branch, branch if skip == 0.0 else branch.add(x, alpha=skip)
 
 
-_classes: dict[type, type] = {}
-
-
+@cache
 def patched_class(host: type[nn.Module]) -> type[nn.Module]:
-    """The subclass of a host's class whose forward enters the seam: one for each class, as parametrize does."""
-    if host not in _classes:
+    """The subclass of a host's class whose forward runs inside a `PatchedForward`."""
 
-        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-            stream = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
-            treatment = PatchedForward(self._unsmooth_patches, self, stream)
-            with treatment:
-                out = host.forward(self, *args, **kwargs)
-            treatment.check(host.__name__)
-            return out
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        stream = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
+        patched = PatchedForward(self._unsmooth_patches, self, stream)
+        with patched:
+            out = host.forward(self, *args, **kwargs)
+        patched.check(host.__name__)
+        return out
 
-        def reduce(self: Any, protocol: Any) -> Any:  # copies and pickles find the class by its host
-            return _revive, (host,), self.__dict__
+    def reduce(self: Any, protocol: Any) -> Any:  # copies and pickles look the class up by its host
+        return _new_instance, (host,), self.__dict__
 
-        body = {"forward": forward, "__reduce_ex__": reduce, "__module__": host.__module__, "_unsmooth_host": host}
-        _classes[host] = type(host.__name__, (host,), body)
-    return _classes[host]
+    body = {"forward": forward, "__reduce_ex__": reduce, "__module__": host.__module__, "_unsmooth_host": host}
+    return type(host.__name__, (host,), body)
 
 
-def _revive(host: type[nn.Module]) -> nn.Module:
+def _new_instance(host: Any) -> nn.Module:
     cls = patched_class(host)
     return cls.__new__(cls)
 
 
 def module_patches(module: nn.Module) -> ModulePatches:
-    """The module_patches of a module, made and its class changed where it has none yet."""
+    """The patches of a module. A module without any gets an empty `ModulePatches` and the patched class."""
     if not hasattr(type(module), "_unsmooth_host"):
-        module.__class__ = patched_class(type(module))  # first: a class that cannot be changed raises here
+        host: Any = type(module)
+        module.__class__ = patched_class(host)  # first: a class that cannot be changed raises here
         module.__dict__["_unsmooth_patches"] = ModulePatches()
-    found: ModulePatches = module.__dict__["_unsmooth_patches"]
-    return found
+    patches: ModulePatches = module.__dict__["_unsmooth_patches"]
+    return patches
+
+
+def patches_of(model: nn.Module) -> list[ModulePatches]:
+    """The patches of every patched module of a model."""
+    patches = (module.__dict__.get("_unsmooth_patches") for module in model.modules())
+    return [each for each in patches if each is not None]
 
 
 def unpatch(module: nn.Module) -> None:
-    """Give a module its own class back once nothing hangs on it."""
+    """Give a module its own class back once it has no patch."""
     if "_unsmooth_patches" in module.__dict__ and not module.__dict__["_unsmooth_patches"]:
         del module.__dict__["_unsmooth_patches"]
         module.__class__ = module._unsmooth_host  # type: ignore[assignment]

@@ -86,7 +86,7 @@ def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) 
     if isinstance(part, ResidualScale):
         found = module_patches(module)
         found.residuals.append(part)
-        found.order = next(block.residuals for block in anatomy.blocks if block.name == at)
+        found.residual_branches = next(block.residuals for block in anatomy.blocks if block.name == at)
         return Attachment("", "", at, part)
     home = at
     while home and isinstance(model.get_submodule(home), CONTAINERS):

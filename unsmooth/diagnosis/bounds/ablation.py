@@ -64,7 +64,7 @@ def remove_parts(model: nn.Module, anatomy: Anatomy, variant: str) -> nn.Module:
     copied: nn.Module = copy.deepcopy(model)
     for block in anatomy.blocks:
         patches = module_patches(copied.get_submodule(block.name))
-        patches.order = block.residuals
+        patches.residual_branches = block.residuals
         patches.residuals += [ResidualScale("mlp", gain=0.0)] + (
             [ResidualScale("attn", skip=0.0)] if variant != "skip" else []
         )
