@@ -14,7 +14,7 @@ from tests.data.test_sources import IMAGES, batches, deit, picture, pixels
 from tests.support.small_hosts import host
 from unsmooth.data.image_batches import ImageBatches, image_batches
 from unsmooth.errors import UnsmoothError
-from unsmooth.hosts.inputs import example, run
+from unsmooth.hosts.inputs import batch_inputs, run
 
 
 def test_pictures_are_resized_and_normalised_as_the_host_says() -> None:
@@ -171,6 +171,6 @@ def test_a_batch_runs_through_its_host(name: str, dtype: torch.dtype) -> None:
     assert given.name.startswith("photographs")
     with torch.no_grad():
         for batch in given:
-            inputs = example(model, batch.images)
+            inputs = batch_inputs(model, batch.images)
             assert all(len(v) == len(batch.images) for v in inputs.values() if isinstance(v, Tensor))
             run(model, inputs)

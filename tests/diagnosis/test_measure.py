@@ -20,7 +20,7 @@ from unsmooth.data.image_batches import NamedImages
 from unsmooth.diagnosis import registry as vitals
 from unsmooth.diagnosis.measure import Measurements, measure
 from unsmooth.diagnosis.moments import Spread
-from unsmooth.hosts.inputs import example, first_tensor, image_size, run
+from unsmooth.hosts.inputs import batch_inputs, first_tensor, image_size, run
 from unsmooth.hosts.token_layout import distances
 from unsmooth.surgery.plan import anatomy_of
 
@@ -152,7 +152,7 @@ def naive(model: nn.Module, name: str, case: str, images: Tensor) -> list[Seen]:
         for part in {part for part, _ in HOSTS[name][0]}:
             handles.append(module.get_submodule(part).register_forward_hook(keep((i, part))))
     with maps_caught(model, name) as caught:
-        run(model, example(model, images))
+        run(model, batch_inputs(model, images))
     for handle in handles:
         handle.remove()
     found = []

@@ -38,7 +38,7 @@ from unsmooth.diagnosis import registry as vitals
 from unsmooth.diagnosis.measure import Measurements, measure, singular_values
 from unsmooth.diagnosis.moments import Moments
 from unsmooth.hosts.anatomy import Anatomy
-from unsmooth.hosts.inputs import example, first_tensor, run
+from unsmooth.hosts.inputs import batch_inputs, first_tensor, run
 from unsmooth.surgery.plan import anatomy_of
 
 # Nothing is silent
@@ -126,7 +126,7 @@ def test_labels_that_are_no_classes_are_a_reason_and_not_a_crash() -> None:
 
 def everything_of(model: nn.Module, images: Tensor) -> tuple[Any, ...]:
     with torch.no_grad():
-        logits = first_tensor(run(model, example(model, images)))
+        logits = first_tensor(run(model, batch_inputs(model, images)))
     states = (torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate())
     weights = {key: value.clone() for key, value in model.state_dict().items()}
     return logits, states, weights, traces_left(model), [p.grad for p in model.parameters()]

@@ -16,7 +16,7 @@ from unsmooth.diagnosis.moments import Moments, Spread
 from unsmooth.diagnosis.probe import probe
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.hosts.inputs import example, run
+from unsmooth.hosts.inputs import batch_inputs, run
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.token_layout import as_tokens, distances, grid_of, prefix_of
 from unsmooth.seam.intercept import AttentionCall
@@ -67,7 +67,7 @@ def measure(
         for batch in batches:
             pass_.begin(batch)
             with probe(model, pass_.output, pass_.attention, anatomy, pass_.input, pass_.join):
-                run(model, example(model, batch.images))
+                run(model, batch_inputs(model, batch.images))
             pass_.end(batch)
             if progress is not None:
                 progress(len(batch.images))

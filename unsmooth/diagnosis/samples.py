@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from unsmooth.data.image_batches import ImageBatches, NamedImages
 from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.hosts.inputs import example, run
+from unsmooth.hosts.inputs import batch_inputs, run
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.token_layout import as_tokens, grid_of, prefix_of
 from unsmooth.seam.intercept import AttentionCall
@@ -64,7 +64,7 @@ def samples(
             entry |= {"grid": list(cut.shape[-2:]), "queries": queries, "similarity": _bytes(cut, largest=1.0)}
 
     with eval_mode(model), probe(model, on_tokens, on_attention, anatomy):
-        run(model, example(model, images))
+        run(model, batch_inputs(model, images))
     return found
 
 

@@ -17,8 +17,8 @@ from unsmooth.evaluation import cost
 from unsmooth.evaluation.energy import ASSUMPTIONS, PRICES, SOURCE, energy, price
 from unsmooth.evaluation.operations import Operations, Size, count_operations
 from unsmooth.hosts.inputs import image_size as size_of
-from unsmooth.hosts.modes import check_amp, device_of
-from unsmooth.hosts.outputs import chosen_device, classes_of
+from unsmooth.hosts.modes import check_amp, device_of, resolve_device
+from unsmooth.hosts.outputs import classes_of
 from unsmooth.results.base import FORMAT
 from unsmooth.results.bench import Bench
 from unsmooth.surgery.record import applied
@@ -129,7 +129,7 @@ def _open(chosen: Sequence[Model], device: str | torch.device | None) -> dict[st
     for one in chosen:
         model, name = open_model(one)
         if not isinstance(one, nn.Module) or device is not None:
-            model.to(chosen_device(device))
+            model.to(resolve_device(device))
         if name in built and isinstance(one, str | Path):
             raise UnsmoothError(f"{name} is given twice; give each model once")
         same = sum(other == name or other.startswith(f"{name} #") for other in built)

@@ -21,8 +21,8 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation import cost, robustness
 from unsmooth.evaluation import test_sets as sources
 from unsmooth.evaluation.test_sets import Source
-from unsmooth.hosts.modes import check_amp, device_of
-from unsmooth.hosts.outputs import chosen_device, classes_of
+from unsmooth.hosts.modes import check_amp, device_of, resolve_device
+from unsmooth.hosts.outputs import classes_of
 from unsmooth.results.base import FORMAT
 from unsmooth.results.evaluation import Evaluation
 from unsmooth.surgery.record import applied
@@ -84,7 +84,7 @@ def evaluate(
     for share in shares:
         robustness.hole(*size[1:], share)
     if device is not None or not given:
-        built.to(chosen_device(device))
+        built.to(resolve_device(device))
     classes = classes_of(built)
     found = _sources(classes, data, data_dir, imagenet_v2, imagenet_a, imagenet_r, real, corrupted)
     found = [source.limited(limit) for source in found]

@@ -1,4 +1,4 @@
-"""Builds hosts of three libraries, and finds an input that each of them accepts."""
+"""Builds the hosts of timm, Hugging Face and torchvision."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.spec import SpecItem
 
 
-def create_host(part: SpecItem, pretrained: bool = False, **options: Any) -> nn.Module:
-    """The host that a spec names, with its own library's options."""
-    library, _, name = part.name.partition(":")
-    if library not in _LIBRARIES:  # timm's own names may hold colons too: hf-hub:ID, local-dir:FOLDER
-        library, name = "timm", part.name
-    given = SpecItem(part.name, {**part.options, **options})
+def create_host(host: SpecItem, pretrained: bool = False, **options: Any) -> nn.Module:
+    """Build the host of a spec. Its options, and `options` on top of them, are those of its library."""
+    library, _, name = host.name.partition(":")
+    if library not in _LIBRARIES:  # names of timm may contain colons too: hf-hub:ID, local-dir:FOLDER
+        library, name = "timm", host.name
+    spec = SpecItem(host.name, {**host.options, **options})
     try:
-        return _LIBRARIES[library](name, pretrained, dict(given.options))
+        return _LIBRARIES[library](name, pretrained, dict(spec.options))
     except UnsmoothError:
         raise
-    except Exception as error:  # whatever a host's constructor makes of its options; its words name the option
+    except Exception as error:  # a constructor may fail in any way on its options; its message names the option
         reason = (str(error) or "no reason given").splitlines()[0]
-        raise UnsmoothError(f"{library} cannot build {given}: {type(error).__name__}: {reason}") from error
+        raise UnsmoothError(f"{library} cannot build {spec}: {type(error).__name__}: {reason}") from error
 
 
 def _timm(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
@@ -58,30 +58,32 @@ def _hf(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
         import transformers
         from transformers import CONFIG_MAPPING, AutoConfig
     except ImportError as error:
-        raise UnsmoothError("Hugging Face hosts need an extra: pip install 'unsmooth[hf]'") from error
+        raise UnsmoothError("Hugging Face hosts need transformers: pip install 'unsmooth[hf]'") from error
     if name in CONFIG_MAPPING and not Path(name).exists():
         if pretrained:
-            raise UnsmoothError(f"hf:{name} is a type without weights; name a hub id or a folder to load weights")
+            raise UnsmoothError(
+                f"hf:{name} is a model type without weights. For pretrained weights, give a hub id or a folder: hf:ID."
+            )
         defaults = CONFIG_MAPPING[name]()
-        wrong = [key for key in options if not hasattr(defaults, key)]
-        if wrong:
-            raise unknown(f"option of hf:{name}", wrong[0], defaults.to_dict())
+        for key in options:
+            if not hasattr(defaults, key):
+                raise unknown(f"option of hf:{name}", key, defaults.to_dict())
         config = CONFIG_MAPPING[name](**options)
     else:
         try:
             config = AutoConfig.from_pretrained(name, **options)
         except (OSError, ValueError) as error:
             raise UnsmoothError(
-                f"hf:{name} is neither a type of transformers, nor a folder here, nor a hub id that could be "
+                f"hf:{name} is not a model type of transformers, not a local folder, and not a hub id that could be "
                 f"reached ({str(error).splitlines()[0]})"
             ) from error
-    config.architectures = config.architectures or []  # transformers iterates over it where a type has two classes
-    # The task class where the library knows one for images, the bare backbone otherwise.
+    config.architectures = config.architectures or []  # transformers iterates over it
+    # The image classifier of the type if there is one, its backbone otherwise.
     for auto in (transformers.AutoModelForImageClassification, transformers.AutoModel):
         if type(config) in auto._model_mapping:
             build: Any = auto.from_pretrained if pretrained else auto.from_config
             return build(name, config=config) if pretrained else build(config)
-    raise UnsmoothError(f"hf:{name} is not a vision model that transformers can build")
+    raise UnsmoothError(f"hf:{name} is not a vision model. Use the type of one, such as hf:vit.")
 
 
 _LIBRARIES: dict[str, Callable[[str, bool, dict[str, Any]], nn.Module]] = {

@@ -1,7 +1,8 @@
-"""The input that a host accepts: an example, its image size, and how to call it."""
+"""Inputs of a host: an example, a batch, the image size, and how to call it."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,29 +10,41 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError
+from unsmooth.hosts.modes import device_of, dtype_of
 
 Example = dict[str, Any]
+TEXT_LENGTH = 4  # tokens of the text that a host for images and text is called with
 
 
 def example_input(model: nn.Module) -> Example:
-    """One input that the host accepts, as keyword arguments for `run`: an image of noise, text where needed."""
-    parameter = next(model.parameters(), None)
-    if parameter is None:
-        raise UnsmoothError("this model has no parameters, so it is no vision transformer")
-    generator = torch.Generator().manual_seed(0)
-    image = torch.randn(1, *image_size(model), generator=generator).to(parameter.device, parameter.dtype)
-    config = getattr(model, "config", None)
-    if config is None:
-        return {"image": image}
-    example: Example = {"pixel_values": image}
-    if "input_ids" in getattr(model, "forward", model.__call__).__code__.co_varnames:
-        text = torch.arange(1, 5, device=parameter.device).unsqueeze(0)
-        example |= {"input_ids": text, "attention_mask": torch.ones_like(text)}
-    return example
+    """An input that the host accepts, as an argument of `run`: one image of noise, with text if the host needs it."""
+    if next(model.parameters(), None) is None:
+        raise UnsmoothError(f"{type(model).__name__} has no parameters, so it is not a vision transformer")
+    return batch_inputs(model, torch.randn(1, *image_size(model), generator=torch.Generator().manual_seed(0)))
+
+
+def batch_inputs(model: nn.Module, images: Tensor) -> Example:
+    """A batch of images as an argument of `run`: on the host's device, in its dtype, with text if the host needs it."""
+    images = images.to(device_of(model), dtype_of(model))
+    name = "pixel_values" if takes_pixel_values(model) else "image"
+    return {name: images, **text_inputs(model, len(images))}
+
+
+def takes_pixel_values(model: nn.Module) -> bool:
+    """Whether images are passed as `pixel_values=`, as in Hugging Face models, and not by position."""
+    return getattr(model, "config", None) is not None
+
+
+def text_inputs(model: nn.Module, count: int) -> Example:
+    """A short text for each of `count` images if the host takes text, such as ViLT; an empty dict otherwise."""
+    if not takes_pixel_values(model) or "input_ids" not in inspect.signature(model.forward).parameters:
+        return {}
+    text = torch.arange(1, TEXT_LENGTH + 1, device=device_of(model)).expand(count, TEXT_LENGTH)
+    return {"input_ids": text, "attention_mask": torch.ones_like(text)}
 
 
 def run(model: nn.Module, example: Mapping[str, Any]) -> Any:
-    """Call a host with an example: timm and torchvision take the image by place, Hugging Face by name."""
+    """Call a host: `image` is passed by position (timm, torchvision), everything else by name (Hugging Face)."""
     named = {key: value for key, value in example.items() if key != "image"}
     return model(example["image"], **named) if "image" in example else model(**named)
 
@@ -50,15 +63,15 @@ def image_size(model: nn.Module) -> tuple[int, int, int]:
     side = getattr(embed, "img_size", None) or getattr(model, "image_size", None)
     if side is not None:
         height, width = side if isinstance(side, list | tuple) else (side, side)
-    channels = getattr(model, "in_chans", channels)  # of a host without a convolution
-    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-    if first is not None:
-        channels = first.in_channels
+    channels = getattr(model, "in_chans", channels)  # for hosts without a convolution
+    convolution = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
+    if convolution is not None:
+        channels = convolution.in_channels
     return channels, height, width
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """The tensor that a module takes or gives first, alone or in a tuple, a list or a dict."""
+    """The first tensor in a value: the value itself, or one inside nested tuples, lists and dicts."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, dict):
@@ -66,12 +79,3 @@ def first_tensor(value: Any) -> Tensor | None:
     if isinstance(value, list | tuple):
         return next((t for t in map(first_tensor, value) if t is not None), None)
     return None
-
-
-def example(model: nn.Module, images: Tensor) -> Example:
-    """What `hosts.run` needs to run a batch: on the host's device, in its precision, with text where it wants any."""
-    single = example_input(model)
-    name = "image" if "image" in single else "pixel_values"
-    like: Tensor = single[name]
-    others = {key: value.expand(len(images), *value.shape[1:]) for key, value in single.items() if key != name}
-    return {name: images.to(like.device, like.dtype), **others}

@@ -1,4 +1,4 @@
-"""Modes of a host: evaluation without side effects, mixed precision, device."""
+"""Modes of a host: evaluation without side effects, mixed precision, device and dtype."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from unsmooth.errors import unknown
+from unsmooth.errors import UnsmoothError, unknown
 
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Run a host for a look: eval mode, no gradients, random state and training flags put back."""
+    """Within the context: eval mode, no gradients. Training flags and the random state are restored afterwards."""
     training = {module: module.training for module in model.modules()}
-    random = torch.random.get_rng_state()
+    random_state = torch.random.get_rng_state()
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        torch.random.set_rng_state(random)
+        torch.random.set_rng_state(random_state)
         for module, flag in training.items():
             module.training = flag
 
@@ -36,12 +36,31 @@ def check_amp(amp: str) -> None:
 
 
 def autocast(amp: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Mixed precision by name: none, bfloat16, float16, or auto, which is bfloat16 on a GPU and none elsewhere."""
+    """Mixed precision by name: none, bfloat16, float16 or auto (bfloat16 on a GPU, none elsewhere)."""
     check_amp(amp)
     dtype = torch.bfloat16 if amp == "auto" and device.type == "cuda" else AMP[amp]
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype)
 
 
 def device_of(model: nn.Module) -> torch.device:
+    """The device of the first parameter; the CPU for a model without parameters."""
     parameter = next(model.parameters(), None)
     return torch.device("cpu") if parameter is None else parameter.device
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The dtype of the first parameter; float32 for a model without parameters."""
+    parameter = next(model.parameters(), None)
+    return torch.float32 if parameter is None else parameter.dtype
+
+
+def resolve_device(device: str | torch.device | None) -> torch.device:
+    """The named device; without a name, a GPU if there is one and the CPU otherwise."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+        torch.empty(0, device=resolved)
+    except (RuntimeError, AssertionError) as error:
+        raise UnsmoothError(f"the device {device} cannot be used: {str(error).splitlines()[0]}") from error
+    return resolved

@@ -20,7 +20,7 @@ from unsmooth.bands import split
 from unsmooth.diagnosis.probe import probe
 from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.hosts.inputs import example, first_tensor, run
+from unsmooth.hosts.inputs import batch_inputs, first_tensor, run
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import as_tokens
@@ -103,7 +103,7 @@ def passages(model: nn.Module, anatomy: Anatomy, images: Tensor) -> list[Passage
             on_residual,
         ),
     ):
-        run(model, example(model, images))
+        run(model, batch_inputs(model, images))
     return found
 
 

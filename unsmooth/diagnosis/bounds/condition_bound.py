@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from unsmooth.diagnosis.bounds.ablation import watch_hook_points
 from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Anatomy, Block
-from unsmooth.hosts.inputs import example, run
+from unsmooth.hosts.inputs import batch_inputs, run
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.token_layout import as_tokens
 from unsmooth.hosts.weights import query_key_value
@@ -68,7 +68,7 @@ def condition_bound(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: 
         watch_hook_points(model, anatomy, read, ("attn",)),
         probe(model, anatomy=anatomy, on_residual=on_residual),
     ):
-        run(model, example(model, images))
+        run(model, batch_inputs(model, images))
     return out
 
 

@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Anatomy, Block
-from unsmooth.hosts.inputs import example, first_tensor, run
+from unsmooth.hosts.inputs import batch_inputs, first_tensor, run
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.vitals.base import Undefined, register
 
@@ -75,7 +75,7 @@ def branch_function(
     handle = module.register_forward_pre_hook(keep, with_kwargs=True)
     try:
         with eval_mode(model):
-            run(model, example(model, images))
+            run(model, batch_inputs(model, images))
     finally:
         handle.remove()
     args, kwargs = seen["call"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,11 +50,20 @@ def _read(path: Path) -> Mapping[str, Any]:
         with torch.serialization.safe_globals(HARMLESS):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # every broken or foreign file has its own
-        foreign = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+        unsafe = _unsafe_types(path)
         reason = f"torch cannot ({type(error).__name__}: {error})".splitlines()[0]
-        if foreign:
-            reason = f"it holds a {foreign[1]} too, which could run code; save its weights alone, and import those"
+        if unsafe:
+            reason = f"it holds a {unsafe[0]} too, which could run code; save its weights alone, and import those"
         raise UnsmoothError(f"cannot read weights from {path}: {reason}") from error
     if not isinstance(content, Mapping):
         raise UnsmoothError(f"{path} holds {type(content).__name__}, not weights by name")
     return content
+
+
+def _unsafe_types(path: Path) -> list[str]:
+    """The types in a checkpoint file that PyTorch does not load with weights_only."""
+    try:
+        with torch.serialization.safe_globals(HARMLESS):
+            return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+    except Exception:  # not a file of torch.save
+        return []
