@@ -51,9 +51,9 @@ def test_hosts(name: str) -> None:
     assert all(block.reasons == {} for block in anatomy.blocks)
     assert all(block.attn and block.attn.front and block.attn.end for block in anatomy.blocks)
     assert all(block.mlp and block.mlp.front and block.mlp.mid and block.mlp.end for block in anatomy.blocks)
-    assert all(sum(linear.parts for linear in block.attn.linears) == 4 for block in anatomy.blocks if block.attn)
-    assert anatomy.patches is not None
-    assert anatomy.patches.tokens == {"pvt_v2": 3136}.get(name, 196 if "swin" in name else 16)
+    assert all(sum(linear.projections for linear in block.attn.linears) == 4 for block in anatomy.blocks if block.attn)
+    assert anatomy.patch_embed is not None
+    assert anatomy.patch_embed.tokens == {"pvt_v2": 3136}.get(name, 196 if "swin" in name else 16)
 
 
 def test_cait_class_attention_is_left_alone() -> None:

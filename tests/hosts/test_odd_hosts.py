@@ -122,7 +122,7 @@ def test_branches_that_change_their_width_get_no_paths() -> None:
 
 @pytest.mark.slow
 def test_branches_with_channels_in_front_get_no_paths() -> None:
-    with pytest.raises(unsmooth.UnsmoothError, match="makes no sense"):
+    with pytest.raises(unsmooth.UnsmoothError, match="does not fit this model"):
         unsmooth.apply(timm.create_model("visformer_tiny"), "augmented_shortcut")
 
 
@@ -133,7 +133,7 @@ def test_a_forward_on_the_instance_is_refused() -> None:
     model = vit()
     for block in model.blocks:
         block.attn.forward = types.MethodType(type(block.attn).forward, block.attn)
-    with pytest.raises(unsmooth.UnsmoothError, match="forward of its own"):
+    with pytest.raises(unsmooth.UnsmoothError, match="its own forward set on the instance"):
         unsmooth.apply(model, "attn_scale")
 
 
@@ -159,7 +159,7 @@ def test_a_class_that_cannot_change_leaves_nothing_behind() -> None:
 def test_blocks_may_be_taken_out_of_a_treated_model() -> None:
     model = treat(vit(), "attn_scale+feat_scale")
     model.prune_intermediate_layers([0])
-    with pytest.raises(unsmooth.UnsmoothError, match="blocks were taken out"):
+    with pytest.raises(unsmooth.UnsmoothError, match="blocks were removed"):
         unsmooth.apply(model, "context_broadcast")
     unsmooth.remove(model)
     assert not [key for key in model.state_dict() if "unsmooth" in key]
@@ -170,7 +170,7 @@ def test_a_treated_part_is_seen_from_the_whole() -> None:
     model = host("hf_vit")
     unsmooth.apply(model.vit, "attn_scale")
     for call in (lambda: unsmooth.apply(model, "attn_scale"), lambda: unsmooth.save(model, "nowhere")):
-        with pytest.raises(unsmooth.UnsmoothError, match="its part 'vit'"):
+        with pytest.raises(unsmooth.UnsmoothError, match="the submodule 'vit'"):
             call()
 
 
@@ -196,7 +196,7 @@ def test_a_zero_head_does_not_hide_a_wrong_fold() -> None:
     model = treat(vit(), "attn_scale+adder_attention")
     model.head.weight.data.zero_()
     folded, notes = fold_quietly(model)
-    assert "attn_scale stays as it is: another remedy" in notes
+    assert "attn_scale stays as it is: a later remedy" in notes
     with torch.no_grad():
         assert torch.allclose(folded.forward_features(image()), model.forward_features(image()), atol=1e-4)
 
@@ -206,8 +206,8 @@ def test_an_edit_that_only_features_show_is_found(monkeypatch: pytest.MonkeyPatc
 
     def first_rows(model: nn.Module, block: Any) -> Any:
         rows = weights.value_rows(model, block)
-        weight = model.get_submodule(block.core().core).qkv.weight
-        return weights.Rows(weight[: len(rows.weight)], None)
+        weight = model.get_submodule(block.attention().core).qkv.weight
+        return weights.WeightAndBias(weight[: len(rows.weight)], None)
 
     monkeypatch.setattr("unsmooth.surgery.fold.value_rows", first_rows)
     model = treat(vit(), "attn_scale")

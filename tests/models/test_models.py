@@ -116,7 +116,7 @@ def test_a_diagnosis_measures_every_block(name: str) -> None:
 
 
 def test_reduced_keys_are_seen_as_such() -> None:
-    kinds = [block.core().kind for block in checkup(SMALL["pvt"]).anatomy.blocks]
+    kinds = [block.attention().kind for block in checkup(SMALL["pvt"]).anatomy.blocks]
     assert kinds == ["pooled-kv"] * 4 + ["global"] * 2
 
 

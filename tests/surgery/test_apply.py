@@ -72,12 +72,12 @@ def test_blocks_are_selected(text: str | None, chosen: list[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("6", r"blocks='6': there is no block 6; this model has 6, from 0 to 5"),
+        ("6", r"blocks='6': there is no block 6\. This model has 6 blocks, 0 to 5"),
         ("-7", r"there is no block -7"),
         ("0,9", r"there is no block 9"),
-        ("6:", r"blocks='6:' selects no block of 6"),
-        ("3:3", r"selects no block of 6"),
-        ("", r"cannot read blocks='': write '6:', ':-2', '0,3,5' or '4'"),
+        ("6:", r"blocks='6:' selects none of 6 blocks"),
+        ("3:3", r"selects none of 6 blocks"),
+        ("", r"cannot read blocks=''. Write '6:', ':-2', '0,3,5' or '4'"),
         ("1,", r"cannot read blocks='1,'"),
         ("a", r"cannot read blocks='a'"),
         ("1-3", r"cannot read blocks='1-3'"),
@@ -222,7 +222,7 @@ def test_convmixer_loses_its_skip() -> None:
 def test_convmixer_refuses_what_needs_attention(key: str) -> None:
     model = host(CONVMIXER)
     before = fingerprint(model)
-    with pytest.raises(NotApplicable, match=rf"{key} makes no sense on this model: .*(attention|MLP)"):
+    with pytest.raises(NotApplicable, match=rf"{key} does not fit this model: .*(attention|MLP)"):
         unsmooth.apply(model, key)
     same(before, fingerprint(model))
 

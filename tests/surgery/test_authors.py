@@ -167,9 +167,9 @@ def test_a_file_of_swins_script_is_read_without_its_settings_library(
 
 def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
     torch.save({"model": deit_state("attn_scale"), "args": Path("x")}, tmp_path / "odd.pth")
-    with pytest.raises(UnsmoothError, match=r"odd\.pth: it holds a pathlib\.\S+ too, which could run code"):
+    with pytest.raises(UnsmoothError, match=r"odd\.pth: it holds a pathlib\.\S+, which could run code"):
         import_checkpoint(tmp_path / "odd.pth", DEIT)
-    with pytest.raises(UnsmoothError, match="is no file"):
+    with pytest.raises(UnsmoothError, match="is not a file"):
         import_checkpoint(tmp_path / "missing.pth")
 
 
@@ -188,14 +188,14 @@ SINGLE = {
 @pytest.mark.parametrize(
     ("state", "spec", "options", "words"),
     [
-        (without(deit_state("attn_scale"), "lamb"), DEIT, {}, "a plain host is read by unsmooth.load"),
+        (without(deit_state("attn_scale"), "lamb"), DEIT, {}, "a plain host with unsmooth.load"),
         (deit_state("attn_scale"), DEIT, {"source": "feat_scale"}, "does not hold feat_scale alone.*attn_scale"),
         (deit_state("attn_scale"), DEIT, {"source": "attn"}, "unknown source 'attn'. Did you mean 'attn_scale'"),
         (deit_state("attn_scale") | deit_state("feat_scale"), DEIT, {}, "not: attn_scale, feat_scale"),
         (deit_state("attn_scale"), f"{DEIT}+feat_scale", {}, "holds attn_scale, not feat_scale"),
-        (deit_state("attn_scale"), f"{DEIT}+attn_scale(blocks=1:)", {}, "give the host alone"),
+        (deit_state("attn_scale"), f"{DEIT}+attn_scale(blocks=1:)", {}, "Give the host alone"),
         (deit_state("circulant2"), f"{DEIT}+augmented_shortcut(scale=1.0)", {}, r"scale=0\.75.*not.*scale=1\.0"),
-        (deit_state("circulant2"), f"{DEIT}+augmented_shortcut(branch=attn)", {}, "give the host alone"),
+        (deit_state("circulant2"), f"{DEIT}+augmented_shortcut(branch=attn)", {}, "Give the host alone"),
         (without(deit_state("feat_scale"), "0.lamb2"), DEIT, {}, r"lacks 1 \(blocks\.0\.lamb2\)"),
         (without(deit_state("circulant2"), "1.augs2.0.weight"), DEIT, {}, r"blocks\.1\.augs2\.0\.weight_list"),
         (without(deit_state("attn_scale"), "1.attn.lamb"), DEIT, {}, r"no parameters of attn_scale for 1 \(blocks\.1"),
@@ -204,7 +204,7 @@ SINGLE = {
         ({**deit_state("attn_scale"), "extra": torch.ones(1)}, DEIT, {}, r"1 not in the model \(extra"),
         (deit_state("attn_scale"), DEIT.replace("num_heads=3", "num_heads=4"), {}, r"omega"),
         (deit_state("attn_scale"), None, {}, "no deit of timm has 48 channels and patches of 8"),
-        ({"blocks.0.attn.lamb": torch.zeros(3)}, None, {}, "no DeiT, CaiT or Swin"),
+        ({"blocks.0.attn.lamb": torch.zeros(3)}, None, {}, "not of a DeiT, CaiT or Swin"),
         ({"epoch": 3}, DEIT, {}, "holds no weights"),
         ({**deit_state("circulant2"), f"{PATH}.index_matrix": torch.zeros(48, 48)}, DEIT, {}, "index_matrix is not"),
         ({**deit_state("circulant2"), f"{PATH}.weight_list": torch.zeros(96)}, DEIT, {}, "96 weights, not 192"),
@@ -212,7 +212,7 @@ SINGLE = {
         (SINGLE, DEIT, {}, "without an activation"),
     ],
 )  # fmt: skip
-def test_mistakes_are_told(state: Any, spec: str | None, options: dict[str, Any], words: str) -> None:
+def test_errors_name_the_mistake(state: Any, spec: str | None, options: dict[str, Any], words: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(UnsmoothError, match=words) as error:

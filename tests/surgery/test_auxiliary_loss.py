@@ -64,8 +64,8 @@ def term(model: nn.Module) -> Tensor:
     return found
 
 
-def kept(model: nn.Module) -> list[Tensor | None]:
-    return [part.kept for _, part in unsmooth.parts(model) if isinstance(part, TokenBuffer)]
+def stored(model: nn.Module) -> list[Tensor | None]:
+    return [part.tokens for _, part in unsmooth.parts(model) if isinstance(part, TokenBuffer)]
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -113,7 +113,7 @@ def test_weights_turn_terms_off() -> None:
     for spec in ("cosine=0", "contrastive=0", "cosine=1.0, contrastive=2.0"):
         model = training("deit", f"diverse_patch({spec})")
         output(model, "deit")
-        assert len(kept(model)) == (1 if spec == "contrastive=0" else 2)
+        assert len(stored(model)) == (1 if spec == "contrastive=0" else 2)
         values[spec] = term(model).item()
     both = 2 * values["contrastive=0"] + 4 * values["cosine=0"]
     assert values["cosine=1.0, contrastive=2.0"] == pytest.approx(both, rel=1e-5)
@@ -169,9 +169,9 @@ def test_nothing_is_kept_outside_of_training() -> None:
     model = training("deit")
     with torch.no_grad():
         output(model, "deit")
-    assert kept(model) == [None, None]
+    assert stored(model) == [None, None]
     output(model.eval(), "deit")
-    assert kept(model) == [None, None]
+    assert stored(model) == [None, None]
     with pytest.raises(UnsmoothError, match="diverse_patch saw no forward pass in training mode"):
         auxiliary_loss(model)
 
@@ -194,11 +194,11 @@ def test_a_pass_counts_once_and_a_look_between_does_not_count() -> None:
 def test_tokens_are_let_go() -> None:
     model = training("deit")
     output(model, "deit")
-    watched = [weakref.ref(x) for x in kept(model)]
+    watched = [weakref.ref(x) for x in stored(model)]
     assert len(watched) == 2
     assert all(ref() is not None for ref in watched)
     loss = term(model)
-    assert kept(model) == [None, None]
+    assert stored(model) == [None, None]
     loss.backward()
     del loss
     assert all(ref() is None for ref in watched)
@@ -250,11 +250,11 @@ def test_copies_have_no_tokens_and_their_own_loss() -> None:
         with pytest.raises(UnsmoothError, match="saw no forward pass"):
             auxiliary_loss(other)
         output(other, "deit")
-        assert kept(model) == [None, None], "a copy keeps its own"
+        assert stored(model) == [None, None], "a copy keeps its own"
         assert term(other).item() == wanted
     average.update(model)
     unsmooth.remove(twin)
-    assert len(kept(model)) == 2
+    assert len(stored(model)) == 2
 
 
 def test_a_treated_part_of_a_larger_model_counts() -> None:
@@ -273,7 +273,7 @@ def test_distributed_training(unused: bool) -> None:
     wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=unused)
     for _ in range(2):
         same_gradients(step(wrapped, "deit", model), wanted)
-    assert kept(model) == [None, None]
+    assert stored(model) == [None, None]
 
 
 @pytest.mark.parametrize("early_stop", [True, False])
@@ -289,7 +289,7 @@ def test_gradient_checkpointing(name: str, early_stop: bool) -> None:
     for _ in range(2):
         with set_checkpoint_early_stop(early_stop):
             same_gradients(step(model, name), wanted)
-        assert all(x is None for x in kept(model)), "blocks that run again in the backward pass keep nothing"
+        assert all(x is None for x in stored(model)), "blocks that run again in the backward pass keep nothing"
 
 
 def test_reentrant_checkpointing_is_told_instead_of_dropping_the_loss() -> None:
@@ -312,7 +312,7 @@ def test_compiled_without_a_break_and_once(name: str) -> None:
     with torch._dynamo.config.patch(error_on_recompile=True):
         same_gradients(step(compiled, name, model), wanted)
     output(compiled.eval(), name)
-    assert all(x is None for x in kept(model))
+    assert all(x is None for x in stored(model))
     torch.compiler.reset()
 
 
@@ -339,26 +339,28 @@ def test_half_precision_is_measured_in_single() -> None:
 
 def test_hosts_of_several_sizes_have_the_cosine_loss_alone() -> None:
     model = host("swin")
-    with pytest.warns(UserWarning, match="not on block 0: the contrastive loss needs blocks of one size; .*196 tokens"):
+    with pytest.warns(
+        UserWarning, match="not on block 0: the contrastive loss needs blocks of the same size; .*196 tokens"
+    ):
         done = unsmooth.apply(model, "diverse_patch")
     assert done.sites == ("layers.1.blocks.0",)
-    with pytest.raises(NotApplicable, match="blocks of one size"):
+    with pytest.raises(NotApplicable, match="blocks of the same size"):
         unsmooth.apply(host("swin"), "diverse_patch(cosine=0)")
 
 
 def test_bad_input() -> None:
-    with pytest.raises(UnsmoothError, match="no loss left"):
+    with pytest.raises(UnsmoothError, match="leave no loss"):
         unsmooth.apply(host("deit"), "diverse_patch(cosine=0, contrastive=0)")
     with pytest.raises(UnsmoothError, match="cosine must be at least 0"):
         unsmooth.apply(host("deit"), "diverse_patch(cosine=-1)")
     with pytest.raises(UnsmoothError, match="takes no blocks"):
         unsmooth.apply(host("deit"), "diverse_patch", blocks="1:")
     shallow = "deit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=48, depth=1)"
-    with pytest.raises(NotApplicable, match="this host has one; use contrastive=0"):
+    with pytest.raises(NotApplicable, match="the host has one; use contrastive=0"):
         unsmooth.create_model(f"{shallow}+diverse_patch")
     assert unsmooth.plan(unsmooth.create_model(shallow), "diverse_patch(contrastive=0)").sites == ("blocks.0",)
     coarse = "deit_tiny_patch16_224(img_size=32, patch_size=32, embed_dim=48, depth=2)"
-    with pytest.raises(NotApplicable, match="no two patch tokens"):
+    with pytest.raises(NotApplicable, match="fewer than two patch tokens"):
         unsmooth.create_model(f"{coarse}+diverse_patch")
 
 
@@ -366,7 +368,7 @@ def test_a_host_whose_blocks_went_is_told() -> None:
     model = training("deit")
     model.blocks = model.blocks[:1]
     output(model, "deit")
-    with pytest.raises(UnsmoothError, match="were taken out"):
+    with pytest.raises(UnsmoothError, match="were removed"):
         auxiliary_loss(model)
 
 

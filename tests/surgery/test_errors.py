@@ -25,21 +25,24 @@ from unsmooth.errors import NotApplicable
         (("attn_scale(omega=1)",), r"unknown option of attn_scale 'omega'\. There are none"),
         (("adder(gian=1)",), r"unknown option of adder 'gian'\. Did you mean 'gain'\?"),
         (("context_broadcast(kind=scale)",), r"unknown value of context_broadcast\(kind=…\) 'scale'\. .*'scaled'\?"),
-        (("augmented_shortcut(count=17)",), r"\(count=17\): count must be at least 1 and at most 16"),
-        (("augmented_shortcut(scale=0)",), r"\(scale=0\): scale must be above 0 and at most 1"),
-        (("token_graying(epsilon=nan)",), r"epsilon must be above 0 and at most 1"),
-        (("augmented_shortcut(count=two)",), r"\(count=two\): count must be a whole number"),
+        (("augmented_shortcut(count=17)",), r"augmented_shortcut: count must be at least 1 and at most 16 \(got 17\)"),
+        (("augmented_shortcut(scale=0)",), r"scale must be above 0 and at most 1 \(got 0\)"),
+        (("token_graying(epsilon=nan)",), r"epsilon must be finite"),
+        (("augmented_shortcut(count=two)",), r"count must be a whole number \(got 'two'\)"),
         (("adder(gain=true)",), r"gain must be a number"),
         (("adder_attention(identity=1)",), r"identity must be true or false"),
-        (("augmented_shortcut(blocks_per_side=5)",), r"48 channels are not divisible by blocks_per_side=5; 4 would do"),
-        (("token_graying(blocks=9)",), r"token_graying acts once.*takes no blocks, so leave them out"),
+        (("augmented_shortcut(blocks_per_side=5)",), r"48 channels are not divisible by blocks_per_side=5; use .*=4"),
+        (("token_graying(blocks=9)",), r"token_graying is applied once.*takes no blocks \(got 9\)"),
         (("token_graying", "0"), r"takes no blocks"),
-        (("attn_scale", "2"), r"there is no block 2; this model has 2, from 0 to 1"),
-        (("attn_scale(blocks=x)",), r"cannot read blocks='x': write '6:'"),
-        (("attn_scale", None, {"image": torch.zeros(1, 3, 20, 20)}), r"could not run.*pass example=\{'image': …\}"),
-        (("attn_scale", None, {"pixels": torch.zeros(1, 3, 32, 32)}), r"could not run.*pass example="),
-        (("attn_scale", None, torch.zeros(1, 3, 32, 32)), r"could not run.*pass example="),
-        (("attn_scale", None, {"image": torch.zeros(2, 3, 32, 32)}), r"this one is a batch; pass example=.*\[:1\]"),
+        (("attn_scale", "2"), r"there is no block 2\. This model has 2 blocks, 0 to 1"),
+        (("attn_scale(blocks=x)",), r"cannot read blocks='x'\. Write '6:'"),
+        (("attn_scale", None, {"image": torch.zeros(1, 3, 20, 20)}), r"could not run.*Pass example=\{'image': …\}"),
+        (("attn_scale", None, {"pixels": torch.zeros(1, 3, 32, 32)}), r"could not run.*Pass example="),
+        (("attn_scale", None, torch.zeros(1, 3, 32, 32)), r"could not run.*Pass example="),
+        (
+            ("attn_scale", None, {"image": torch.zeros(2, 3, 32, 32)}),
+            r"the example is a batch\. Pass one image: example=.*\[:1\]",
+        ),
         ((None,), r"expected a spec as a string, such as 'attn_scale', got NoneType"),
     ],
 )
@@ -48,7 +51,7 @@ def test_a_mistake_is_one_line_and_changes_nothing(operate: Callable[..., object
     model = host("deit")
     before = fingerprint(model)
     if operate is unsmooth.plan and "5)" in str(call[0]):
-        assert "4 would do" in unsmooth.plan(model, *call).refused[0]  # a plan tells refusals block by block
+        assert "use blocks_per_side=4" in unsmooth.plan(model, *call).refused[0]  # a plan has refusals per block
     else:
         with pytest.raises(UnsmoothError, match=message) as caught:
             operate(model, *call)
@@ -107,12 +110,12 @@ def scripted(model: nn.Module) -> nn.Module:
 @pytest.mark.parametrize(
     ("wrap", "message"),
     [
-        (torch.compile, r"wrapped in OptimizedModule; give the model that was given to torch\.compile"),
-        (compiled_in_place, r"compiled in place by model\.compile\(\); treat it before compiling"),
-        (nn.DataParallel, r"wrapped in DataParallel; give model\.module, and use DistributedDataParallel"),
-        (nn.parallel.DistributedDataParallel, r"wrapped in DistributedDataParallel; give model\.module"),
-        (lambda model: nn.Sequential(nn.DataParallel(model)), r"wrapped in DataParallel \(at 0\); give model\.module"),
-        (scripted, r"TorchScript, whose forward is frozen; treat the Python model"),
+        (torch.compile, r"wrapped in OptimizedModule\. Use the model before torch\.compile"),
+        (compiled_in_place, r"compiled in place by model\.compile\(\)\. Treat it before compiling"),
+        (nn.DataParallel, r"wrapped in DataParallel\. Use model\.module, and DistributedDataParallel"),
+        (nn.parallel.DistributedDataParallel, r"wrapped in DistributedDataParallel\. Use model\.module"),
+        (lambda model: nn.Sequential(nn.DataParallel(model)), r"wrapped in DataParallel \(at 0\)\. Use model\.module"),
+        (scripted, r"TorchScript, whose forward cannot be patched\. Treat the Python model"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
@@ -137,10 +140,10 @@ def test_a_wrapped_model_is_not_taken_for_an_untreated_one(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("thing", "message"),
     [
-        ("deit", r"expected a PyTorch module, got str; build one with unsmooth\.create_model\(spec\)"),
-        (None, r"expected a PyTorch module, got NoneType"),
-        (nn.ReLU(), r"no parameters, so it is no vision transformer"),
-        (nn.Linear(4, 4), r"could not run Linear on one example image.*; pass example="),
+        ("deit", r"expected a PyTorch module \(got str\)\. Build one with unsmooth\.create_model\(spec\)"),
+        (None, r"expected a PyTorch module \(got NoneType\)"),
+        (nn.ReLU(), r"no parameters, so it is not a vision transformer"),
+        (nn.Linear(4, 4), r"could not run Linear on one example image.*Pass example="),
     ],
 )
 def test_what_is_no_vision_model_is_refused(thing: object, message: str) -> None:

@@ -9,14 +9,14 @@ import torch
 
 import unsmooth
 from tests.support.small_hosts import ALL, host, outputs, treat
-from unsmooth.surgery.fold import KeptPaths, MeanFromMap, MeanToTokens
+from unsmooth.surgery.fold import MeanFromMap, MeanToTokens, PreparedPaths
 
 FOLDABLE = {
     "attn_scale": MeanFromMap,
     "feat_scale": MeanToTokens,
     "context_broadcast": MeanToTokens,
     "context_broadcast(kind=scaled, branch=both)": MeanToTokens,
-    "augmented_shortcut": KeptPaths,
+    "augmented_shortcut": PreparedPaths,
 }
 
 
@@ -109,7 +109,7 @@ def test_gradients_pass_a_folded_model() -> None:
 
 def test_bad_input() -> None:
     model = treat(host("deit"), "attn_scale")
-    with pytest.raises(unsmooth.UnsmoothError, match=r"training mode; call model.eval\(\)"):
+    with pytest.raises(unsmooth.UnsmoothError, match=r"training mode. Call model.eval\(\)"):
         unsmooth.fold(model.train())
     with pytest.raises(unsmooth.UnsmoothError, match="nothing to fold"):
         unsmooth.fold(host("deit"))

@@ -17,6 +17,7 @@ from unsmooth.remedies.base import REGISTRY, LossRemedy
 from unsmooth.spec import parse_item
 from unsmooth.surgery import apply as surgery_apply
 from unsmooth.surgery.record import RECORD
+from unsmooth.utils.options import describe
 
 PAIRS = [(name, case) for name in ALL for case in CASES]
 
@@ -150,7 +151,7 @@ def test_every_remedy_states_its_claims(key: str) -> None:
     remedy = remedies.get(key)
     assert remedy.departures
     assert remedy.paper
-    assert all(option.help for option in remedy.options.values())
+    assert all(option.help for option in describe(remedy.Options))
     assert all(other in REGISTRY for other in remedy.conflicts)
     assert all(key in remedies.get(other).conflicts for other in remedy.conflicts), "conflicts go both ways"
     module = __import__(f"unsmooth.remedies.{key}", fromlist=["_"])

@@ -96,7 +96,7 @@ def test_a_folder_that_does_not_fit_leaves_the_host_plain(saved: Path) -> None:
     with pytest.raises(UnsmoothError, match=r"1 not in the file \(head\.weight\)"):
         unsmooth.load(saved, model)
     same(before, fingerprint(model))
-    with pytest.raises(UnsmoothError, match=r"load needs the untreated host, .*\+adder; remove\(model\) first"):
+    with pytest.raises(UnsmoothError, match=r"load needs the untreated host, .*\+adder\. Call remove\(model\) first"):
         unsmooth.load(saved, treat(model, "adder"))
 
 
@@ -112,7 +112,7 @@ def test_a_folder_that_does_not_fit_leaves_the_host_plain(saved: Path) -> None:
         ),
         (lambda f: (f / "recipe.json").write_text("[]"), r"is not a recipe of unsmooth \(TypeError"),
         (lambda f: (f / "recipe.json").write_text("{}"), r"is not a recipe of unsmooth \(KeyError: 'format'\)"),
-        (lambda f: rewrite(f, format=2), r"has format 2, and this version of unsmooth reads 1; update unsmooth"),
+        (lambda f: rewrite(f, format=2), r"has format 2; this version of unsmooth reads format 1\. Update unsmooth"),
         (lambda f: rewrite(f, host="deit"), r"is not a recipe of unsmooth \(TypeError"),
         (lambda f: rewrite(f, host={"name": "deit", "options": "x"}), r"is not a recipe of unsmooth \(ValueError"),
         (lambda f: rewrite(f, remedies=[{"name": "adder"}]), r"is not a recipe of unsmooth \(KeyError: 'options'\)"),
@@ -151,29 +151,29 @@ def test_a_truncated_file_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_no_checkpoint_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UnsmoothError, match=r"nowhere does not exist: load takes a folder written by save, or a"):
+    with pytest.raises(UnsmoothError, match=r"nowhere does not exist\. Give a folder written by save, or a"):
         unsmooth.load(tmp_path / "nowhere")
     torch.save(host("deit").state_dict(), tmp_path / "a.pth")
-    with pytest.raises(UnsmoothError, match=r"checkpoint file without a recipe; say what it is: load\(path, 'SPEC'\)"):
+    with pytest.raises(UnsmoothError, match=r"checkpoint file without a recipe\. Give its spec: load\(path, 'SPEC'\)"):
         unsmooth.load(tmp_path / "a.pth")
-    with pytest.raises(UnsmoothError, match="expected a PyTorch module, got int"):
+    with pytest.raises(UnsmoothError, match="expected a PyTorch module \(got int"):
         unsmooth.load(tmp_path / "a.pth", 3)
     for content in ({"epoch": 3}, [1, 2], torch.zeros(2), {}):
         torch.save(content, tmp_path / "b.pth")
-        with pytest.raises(UnsmoothError, match=r"b\.pth holds no weights: expected tensors by name, or a dict with"):
+        with pytest.raises(UnsmoothError, match=r"b\.pth holds no weights\. Expected tensors by name, or a dict with"):
             unsmooth.load(tmp_path / "b.pth", HOSTS["deit"])
 
 
 @pytest.mark.parametrize("thing", ["deit", nn.DataParallel(nn.Linear(2, 2))])
 def test_what_cannot_be_saved_is_told(thing: Any, tmp_path: Path) -> None:
-    with pytest.raises(UnsmoothError, match=r"expected a PyTorch module|wrapped in DataParallel; give model\.module"):
+    with pytest.raises(UnsmoothError, match=r"expected a PyTorch module|wrapped in DataParallel\. Use model\.module"):
         unsmooth.save(thing, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 
 def test_a_folded_model_is_not_saved(tmp_path: Path) -> None:
     folded = unsmooth.fold(treat(host("deit"), "attn_scale"))
-    with pytest.raises(UnsmoothError, match=r"for inference only; go back to the model that fold\(\) was given"):
+    with pytest.raises(UnsmoothError, match=r"for inference only\. Use the model that was passed to fold\(\)"):
         unsmooth.save(folded, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
@@ -236,7 +236,7 @@ def test_a_cut_between_the_two_renames_is_noticed(saved: Path, monkeypatch: pyte
         with pytest.raises(KeyboardInterrupt):
             unsmooth.save(other, saved)
     assert sorted(files(saved)) == FILES
-    with pytest.raises(UnsmoothError, match="a save was cut short; save again"):
+    with pytest.raises(UnsmoothError, match="a save was interrupted. Save again"):
         unsmooth.load(saved)
 
 

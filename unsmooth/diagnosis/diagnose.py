@@ -26,7 +26,7 @@ from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.token_layout import prefix_of
 from unsmooth.results.base import FORMAT
 from unsmooth.results.diagnosis import Diagnosis
-from unsmooth.surgery.plan import anatomy_of, plan, select_blocks
+from unsmooth.surgery.plan import anatomy_of, fit, select_blocks
 from unsmooth.surgery.record import applied
 from unsmooth.surgery.storage import open_model
 from unsmooth.vitals.base import Vital
@@ -95,16 +95,8 @@ def diagnose(
     }  # fmt: skip
     data["findings"], data["verdict"] = judge(data)
     for candidate in (row for finding in data["findings"] for row in finding["remedies"] if row["spec"]):
-        candidate["fits"] = _fits(model, candidate["spec"])
+        candidate["fits"] = bool(fit(model, candidate["spec"]))
     return Diagnosis(data)
-
-
-def _fits(model: nn.Module, remedy: str) -> bool:
-    try:
-        plan(model, remedy)
-    except UnsmoothError:
-        return False
-    return True
 
 
 class _Count:
@@ -124,7 +116,7 @@ class _Count:
 def _batch_size(anatomy: Anatomy) -> int:
     """As many images as keep one block's maps small."""
     largest = max(
-        (4 * a.images * a.heads * a.queries * a.keys for block in anatomy.blocks for a in block.attentions), default=1
+        (4 * a.windows * a.heads * a.queries * a.keys for block in anatomy.blocks for a in block.attentions), default=1
     )
     return max(BATCH[0], min(BATCH[1], MAP_BYTES // largest))
 

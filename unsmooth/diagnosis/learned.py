@@ -15,21 +15,21 @@ MOST = 64  # values of a parameter that are listed; of longer ones, quantiles ar
 
 def learned(model: nn.Module) -> list[dict[str, Any]]:
     """Every remedy parameter: its block, its values where they are few, and their spread."""
-    if not record_of(model).entries:
+    if not record_of(model).applied:
         return []
     names = {block.index: block.name for block in anatomy_of(model).blocks}
     rows = []
-    for entry in record_of(model).entries:
+    for entry in record_of(model).applied:
         for attachment in entry.attachments:
-            if not attachment.child:
+            if not attachment.module:
                 continue
-            at = f"{attachment.home}.{attachment.child}".lstrip(".")
+            at = attachment.module
             block = next((i for i, name in names.items() if f"{at}.".startswith(f"{name}.")), None)
             for parameter, value in model.get_submodule(at).named_parameters():
                 flat = value.detach().double().flatten().cpu()
                 few = flat.numel() <= MOST
                 rows.append({
-                    "remedy": entry.part.name,
+                    "remedy": entry.remedy.name,
                     "name": f"{at}.{parameter}",
                     "parameter": parameter,
                     "block": block,

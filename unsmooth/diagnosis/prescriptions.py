@@ -32,7 +32,7 @@ def is_safe(text: str) -> bool:
     """Whether a pretrained host's outputs stay as they are when this remedy is applied."""
     part = parse_item(text)
     remedy = remedies.get(part.name)
-    return remedy.exact(remedy.read(part.options))
+    return remedy.exact(remedies.options_of(part))
 
 
 def prescribe(finding: str, blocks: list[int], present: list[str]) -> list[dict[str, Any]]:

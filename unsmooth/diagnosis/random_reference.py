@@ -40,7 +40,7 @@ def _build(model: nn.Module) -> tuple[nn.Module, str]:
         if image_size(twin) == image_size(model):
             return twin, "built anew from its spec"
     config = getattr(model, "config", None)
-    if config is not None and not record.entries:
+    if config is not None and not record.applied:
         return type(model)(copy.deepcopy(config)), "built anew from its configuration"
     twin = copy.deepcopy(model)
     remedies = applied(twin).remedies
@@ -51,5 +51,5 @@ def _build(model: nn.Module) -> tuple[nn.Module, str]:
         if callable(reset):
             reset()
     for part in remedies:
-        apply(twin, str(part))
+        apply(twin, part)
     return twin, "a copy whose layers drew their weights anew (embeddings and layer scales kept)"

@@ -1,8 +1,8 @@
-"""What a host is made of: its blocks, their branches, attention, residual sums and patch tokens.
+"""The anatomy of a host: its blocks, their branches, attention, residual sums and patch embedding.
 
-An anatomy is read off one forward pass (`unsmooth.hosts.trace`), so a family needs no line here as long as its
-attention passes the seam. It holds names and sizes only, no module: it survives copies and serialises.
-The few tables below are all that this project knows about families.
+An anatomy is derived from one forward pass (`unsmooth.hosts.trace`), so a model family needs no code here as long as
+its attention passes the seam. It holds names and sizes only, no modules: it survives copies and serialises. The tables
+below are all that this project knows about families.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from unsmooth.hosts.trace import AttentionEvent, LinearEvent, ModuleCall, Trace,
 
 CLASS_TOKENS = ("cls_token", "class_token", "class_embedding")
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-# Blocks of hosts without attention: the class that holds the skip around the token mixer.
+# Blocks of hosts without attention: the class with the skip around the token mixer.
 ATTENTION_FREE_BLOCKS = ("timm.models.convmixer.Residual",)
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One attention of a block. `core` is the module that runs it, `kind` the label of its map."""
+    """One attention of a block. `core` is the name of the module that runs it, `kind` the label of its map."""
 
     core: str
     kind: str  # global, windowed, pooled-kv, class-query, channel or opaque
@@ -36,27 +36,27 @@ class Attention:
     keys: int
     head_channels: int
     value_channels: int
-    images: int = 1  # maps an image: 1, or the number of windows
-    product: int = 0
+    windows: int = 1  # maps per image
+    product: int = 0  # the matrix product in the core that computes the scores, counted from 1; 0: a fused kernel
     scale_q: float = 1.0
     scale_k: float = 1.0
     scale_after: float = 1.0
-    odd_scores: str = ""
+    nonstandard_scores: str = ""  # why the scores are not a plain scaled dot product
 
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear layer of a block, by the name of its weight; `parts` > 1 where it makes q, k and v at once."""
+    """A linear layer of a block, by the name of its weight. `projections` is 3 if it computes q, k and v at once."""
 
     weight: str
     inputs: int
     outputs: int
-    parts: int = 1
+    projections: int = 1
 
 
 @dataclass(frozen=True)
 class Branch:
-    """Attention or MLP branch. Ports that a remedy needs and the host lacks are None, with a reason."""
+    """Attention or MLP branch. Hook points that the host does not have are None, with a reason."""
 
     module: str | None  # the module that is the whole branch, if one is
     channels: int
@@ -70,12 +70,14 @@ class Branch:
     def hook_point(self, position: str) -> HookPoint:
         point: HookPoint | None = getattr(self, position)
         if point is None:
-            raise NotApplicable(self.reasons.get(position, f"it has no {position} position"))
+            raise NotApplicable(self.reasons.get(position, f"its branch has no {position} position"))
         return point
 
 
 @dataclass(frozen=True)
 class Block:
+    """One block. `reasons` says why a branch is None."""
+
     index: int
     name: str
     tokens: int
@@ -87,64 +89,67 @@ class Block:
     residuals: tuple[str, ...]  # the branch of each residual sum: attn, mlp or other
     reasons: dict[str, str] = field(default_factory=dict)
 
-    def branch(self, which: str) -> Branch:
-        found: Branch | None = getattr(self, which)
-        if found is None:
-            raise NotApplicable(self.reasons.get(which, f"it has no {which} branch"))
-        return found
+    def branch(self, name: str) -> Branch:
+        """The branch `attn` or `mlp`; raises `NotApplicable` if it has none."""
+        branch: Branch | None = getattr(self, name)
+        if branch is None:
+            raise NotApplicable(self.reasons.get(name, f"it has no {name} branch"))
+        return branch
 
-    def core(self) -> Attention:
-        """The block's one attention over tokens."""
+    def attention(self) -> Attention:
+        """The attention of the block; raises `NotApplicable` unless there is exactly one."""
         if not self.attentions:
             raise NotApplicable(self.reasons.get("attn", "it has no softmax attention"))
         if len(self.attentions) > 1:
-            raise NotApplicable(f"it has {len(self.attentions)} attentions")
+            raise NotApplicable(f"it has {len(self.attentions)} attentions, not one")
         return self.attentions[0]
 
 
 @dataclass(frozen=True)
 class Anatomy:
+    """The blocks of a host and its patch embedding. `skipped` names attention that is not treated, with the reason."""
+
     blocks: tuple[Block, ...]
-    patches: PatchEmbedding | None
-    skipped: tuple[str, ...] = ()  # attention outside the blocks, and why it is left alone
+    patch_embed: PatchEmbedding | None
+    skipped: tuple[str, ...] = ()
 
 
 def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
-    """Read a host's anatomy off one forward pass on one image (of noise, unless `example` is given)."""
+    """Derive the anatomy of a host from one forward pass on `example` (default: one image of noise)."""
     example = example_input(model) if example is None else example
     modules = dict(model.named_modules())
-    record = trace(model, example)
-    run = {call.name for call in record.calls}
-    owners = {event.at: _block_of(event.core, modules, run) for event in record.attentions}
+    traced = trace(model, example)
+    run = {call.name for call in traced.calls}
+    owners = {event.at: _block_of(event.core, modules, run) for event in traced.attentions}
     names = list(dict.fromkeys(name for name in owners.values() if name))
-    if not record.attentions:
+    if not traced.attentions:
         names = [name for name, module in modules.items() if _class_name(module) in ATTENTION_FREE_BLOCKS]
-    if record.attentions and not names:
-        cores = ", ".join(dict.fromkeys(event.core or "the model itself" for event in record.attentions))
-        raise UnsmoothError(f"{type(model).__name__} runs attention in {cores}, and no list of blocks holds it")
+    if traced.attentions and not names:
+        cores = ", ".join(dict.fromkeys(event.core or "the model itself" for event in traced.attentions))
+        raise UnsmoothError(f"{type(model).__name__} runs attention in {cores}, which is not inside a list of blocks")
     if not names:
         raise UnsmoothError(
-            f"{type(model).__name__} ran no attention that unsmooth can see (no scaled_dot_product_attention, no "
+            f"{type(model).__name__} ran no attention that unsmooth recognises (scaled_dot_product_attention, or "
             "softmax followed by a product), so there is nothing to treat: is it a vision transformer?"
         )
-    record = trace(model, example, names)  # now that the blocks are known, their residual sums can be told
-    owners = {event.at: _block_of(event.core, modules, run) for event in record.attentions}
-    patches = find_patch_embedding(record, modules)
+    traced = trace(model, example, names)  # residual sums are recognised once the blocks are known
+    owners = {event.at: _block_of(event.core, modules, run) for event in traced.attentions}
+    patch_embed = find_patch_embedding(traced, modules)
     class_parameter = any(name.split(".")[-1] in CLASS_TOKENS for name, _ in model.named_parameters())
     blocks: list[Block] = []
     skipped = [
-        f"{event.core}: attention outside the blocks is left alone"
-        for event in record.attentions
+        f"{event.core}: attention outside the blocks is not treated"
+        for event in traced.attentions
         if not owners[event.at]
     ]
     for name in names:
-        events = [event for event in record.attentions if owners[event.at] == name]
-        block = _block(len(blocks), name, events, record, modules, patches, class_parameter)
+        events = [event for event in traced.attentions if owners[event.at] == name]
+        block = _block(len(blocks), name, events, traced, modules, patch_embed, class_parameter)
         if any(attention.kind == "class-query" for attention in block.attentions):
-            skipped.append(f"{name}: class attention (one query) is left alone")
+            skipped.append(f"{name}: class attention (one query) is not treated")
         else:
             blocks.append(block)
-    return Anatomy(tuple(blocks), patches, tuple(skipped))
+    return Anatomy(tuple(blocks), patch_embed, tuple(skipped))
 
 
 def _class_name(module: nn.Module) -> str:
@@ -152,7 +157,7 @@ def _class_name(module: nn.Module) -> str:
 
 
 def _block_of(core: str, modules: dict[str, nn.Module], run: set[str]) -> str:
-    """The block of an attention: the nearest member of a list of modules that runs and is not a list itself."""
+    """The block of an attention: the innermost member of a container that runs and is not a container itself."""
     members = [
         name
         for name in parents(core)
@@ -168,12 +173,12 @@ def _inside(name: str, holder: str | None) -> bool:
     return holder is not None and (name == holder or name.startswith(holder + "."))
 
 
-def _block(index: int, name: str, events: list[AttentionEvent], record: Trace, modules: dict[str, nn.Module],
-           patches: PatchEmbedding | None, class_parameter: bool) -> Block:  # fmt: skip
-    call = next(call for call in record.calls if call.name == name)
-    inside = [c for c in record.calls if call.start < c.start < call.end]
-    linears = [event for event in record.linears if call.start < event.at < call.end]
-    sums = [at for at in record.sums if call.start < at < call.end]
+def _block(index: int, name: str, events: list[AttentionEvent], traced: Trace, modules: dict[str, nn.Module],
+           patch_embed: PatchEmbedding | None, class_parameter: bool) -> Block:  # fmt: skip
+    call = next(call for call in traced.calls if call.name == name)
+    inside = [c for c in traced.calls if call.start < c.start < call.end]
+    linears = [event for event in traced.linears if call.start < event.at < call.end]
+    sums = [at for at in traced.sums if call.start < at < call.end]
     reasons: dict[str, str] = {}
     channels, tokens, _ = _layout(call.input or (), linears)
     attentions = tuple(_attention(event, modules, tokens, channels) for event in events)
@@ -187,7 +192,7 @@ def _block(index: int, name: str, events: list[AttentionEvent], record: Trace, m
         attn = _branch(attn_module, [e for e in linears if _inside(e.stack[-1], attn_module)], attentions[0],
                        inside, sums, modules, tokens, channels)  # fmt: skip
     elif events:
-        reasons["attn"] = f"it has {len(events)} attentions, and a branch remedy needs one"
+        reasons["attn"] = f"it has {len(events)} attentions, not one"
     else:
         reasons["attn"] = "it has no softmax attention"
     after = max((event.at for event in events), default=0)
@@ -196,14 +201,14 @@ def _block(index: int, name: str, events: list[AttentionEvent], record: Trace, m
         holder = _common_module(name, [e.stack for e in rest])
         mlp = _branch(holder, rest, None, inside, sums, modules, tokens, channels)
     else:
-        reasons.setdefault("mlp", "no MLP of linear layers was found after its attention")
-    residuals = () if own else _joins(sums, events, rest) if events else ("attn",) * len(sums)
-    class_token = class_parameter and patches is not None and tokens > patches.tokens_of(tokens)
+        reasons.setdefault("mlp", "it has no MLP of linear layers after its attention")
+    residuals = () if own else _residual_branches(sums, events, rest) if events else ("attn",) * len(sums)
+    class_token = class_parameter and patch_embed is not None and tokens > patch_embed.tokens_of(tokens)
     return Block(index, name, tokens, channels, class_token, attentions, attn, mlp, residuals, reasons)
 
 
 def _layout(shape: tuple[int, ...], linears: list[LinearEvent]) -> tuple[int, int, bool]:
-    """Channels, tokens, and whether the channels come last, of what a block takes in."""
+    """Channels and tokens of the input of a block, and whether the channels come last."""
     if len(shape) == 3:
         return shape[2], shape[1], True
     if len(shape) == 4:
@@ -214,20 +219,22 @@ def _layout(shape: tuple[int, ...], linears: list[LinearEvent]) -> tuple[int, in
 
 def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int, channels: int) -> Attention:
     core, q, v = modules[event.core], event.queries, event.values
-    named = next((getattr(core, a) for a in ("num_heads", "num_attention_heads", "n_heads") if hasattr(core, a)), None)
+    declared = next(
+        (getattr(core, a) for a in ("num_heads", "num_attention_heads", "n_heads") if hasattr(core, a)), None
+    )
     leading = v[:-2]
     axis = -3
-    if isinstance(named, int) and len(leading) > 1:
-        axis = next((i - len(v) for i in range(1, len(leading)) if leading[i] == named), -3)
+    if isinstance(declared, int) and len(leading) > 1:
+        axis = next((i - len(v) for i in range(1, len(leading)) if leading[i] == declared), -3)
     heads = v[axis] if len(leading) > 1 else 1
-    images = math.prod(leading) // heads
+    windows = math.prod(leading) // heads
     if len(leading) < 2:
         kind = "opaque"
     elif q[-2] == 1 and event.keys > 1:
         kind = "class-query"
     elif v[-1] == tokens and event.keys * heads == channels and (event.keys != tokens or event.tokens_last):
         kind = "channel"
-    elif images > 1:
+    elif windows > 1:
         kind = "windowed"
     elif q[-2] == event.keys:
         kind = "global"
@@ -235,12 +242,12 @@ def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int
         kind = "pooled-kv"
     else:
         kind = "opaque"
-    return Attention(event.core, kind, event.via, heads, axis, q[-2], event.keys, q[-1], v[-1], images, event.product,
-                     event.scale_q, event.scale_k, event.scale_after, event.odd_scores)  # fmt: skip
+    return Attention(event.core, kind, event.via, heads, axis, q[-2], event.keys, q[-1], v[-1], windows, event.product,
+                     event.scale_q, event.scale_k, event.scale_after, event.nonstandard_scores)  # fmt: skip
 
 
 def _attention_branch(block: str, core: str, modules: dict[str, nn.Module]) -> str:
-    """The outermost module inside the block, other than a list, that holds the attention."""
+    """The outermost module inside the block, other than a container, that holds the attention."""
     path = [name for name in parents(core) if _inside(name, block) and name != block]
     return next((name for name in reversed(path) if not isinstance(modules[name], CONTAINERS)), core)
 
@@ -279,14 +286,14 @@ def _branch(module: str | None, events: list[LinearEvent], attention: Attention 
     layers = tuple(_linear(event, attention, module) for event in events)
     whole = called(module)
     if whole is not None and not all(shape and shape[-1] == channels for shape in (whole.input, whole.output)):
-        module = None  # it changes the width, or holds its channels in front: no tap may treat it as tokens
+        module = None  # it changes the width or is channels first, so its tensors cannot be treated as tokens
     first = called(events[0].stack[-1]) if events else None
     last = called(events[-1].stack[-1]) if events else None
     hidden = events[-1].inputs if events else channels
 
     front, end = point(whole, "input", channels), point(whole, "output", channels)
     if whole is not None and attention is not None:
-        # A windowed branch sees windows; the whole map passes at the modules around it.
+        # A windowed branch sees windows; the modules around it see all tokens.
         before = [c for c in inside if c.end != -1 and c.end < whole.start]
         joined = min((at for at in sums if at > whole.end), default=0)
         after = [called(c.name) for c in inside if whole.end < c.start < joined]
@@ -298,12 +305,12 @@ def _branch(module: str | None, events: list[LinearEvent], attention: Attention 
     is_module = last is not None and isinstance(modules[last.name], nn.Linear)
     mid = point(last, "input", hidden) if is_module else None
     if front is None:
-        reasons["front"] = "the tokens in front of this branch pass no module of their own"
+        reasons["front"] = "no module outputs the tokens before this branch"
     if end is None:
-        reasons["end"] = "the tokens behind this branch pass no module of their own"
+        reasons["end"] = "no module outputs the tokens after this branch"
     if mid is None:
         reasons["mid"] = (
-            "the tokens are in windows in front of its last linear layer"
+            "its tokens are in windows before the last linear layer"
             if is_module
             else "its last linear layer is not run as a module"
         )
@@ -311,14 +318,14 @@ def _branch(module: str | None, events: list[LinearEvent], attention: Attention 
 
 
 def _linear(event: LinearEvent, attention: Attention | None, module: str | None) -> Linear:
-    parts = 1
+    projections = 1
     if attention is not None and event.inputs != event.outputs:
         width = attention.heads * attention.head_channels
-        parts = event.outputs // width if event.outputs % width == 0 else 1
-    return Linear(event.weight, event.inputs, event.outputs, parts)
+        projections = event.outputs // width if event.outputs % width == 0 else 1
+    return Linear(event.weight, event.inputs, event.outputs, projections)
 
 
-def _joins(sums: list[int], events: list[AttentionEvent], mlp: list[LinearEvent]) -> tuple[str, ...]:
+def _residual_branches(sums: list[int], events: list[AttentionEvent], mlp: list[LinearEvent]) -> tuple[str, ...]:
     """The branch of each residual sum: the one that ran last before it."""
     labels: list[str] = []
     since = 0

@@ -1,4 +1,4 @@
-"""Where patch tokens come from: the module that cuts an image into patches, and where its tokens leave it."""
+"""The patch embedding of a host: the module that splits an image into patches, and the hook point of its tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATCH_EMBEDDINGS = ("patch_embed", "patch_embed1", "patch_embeddings", "patch_em
 
 @dataclass(frozen=True)
 class HookPoint:
-    """A place where tokens pass: what a module takes in, or what it gives out."""
+    """A place where tokens can be read and changed: the input or the output of a module."""
 
     module: str
     side: str  # "input" or "output"
@@ -25,7 +25,7 @@ class HookPoint:
 
 @dataclass(frozen=True)
 class PatchEmbedding:
-    """Where patch tokens leave the embedding, and the convolution that cuts the image into patches."""
+    """The hook point of the patch tokens, and the convolution that splits the image into patches."""
 
     hook_point: HookPoint
     tokens: int
@@ -36,7 +36,7 @@ class PatchEmbedding:
     overlap: bool
 
     def tokens_of(self, tokens: int) -> int:
-        """How many of a block's tokens are patches: a pyramid has a quarter of them in each further stage."""
+        """The number of patches of a block; each stage of a pyramid has a quarter of the previous one."""
         count = self.tokens
         while count > tokens and count % 4 == 0:
             count //= 4
@@ -44,17 +44,17 @@ class PatchEmbedding:
 
 
 def parents(name: str) -> Iterable[str]:
-    """A module's own name, then the names of what holds it, inside out."""
+    """The name of a module, then the names of the modules around it, from the inside out."""
     while name:
         yield name
         name = name.rpartition(".")[0]
 
 
-def find_patch_embedding(record: Trace, modules: dict[str, nn.Module]) -> PatchEmbedding | None:
-    """Where the host cuts its image into patches: its first convolution, or an unfolding."""
-    call = next((call for call in record.calls if isinstance(call.module, nn.Conv2d)), None)
+def find_patch_embedding(traced: Trace, modules: dict[str, nn.Module]) -> PatchEmbedding | None:
+    """The patch embedding of a host: its first convolution, or an unfold."""
+    call = next((call for call in traced.calls if isinstance(call.module, nn.Conv2d)), None)
     if call is None:
-        return _soft_split(record)
+        return _soft_split(traced)
     if call.output is None:
         return None
     convolution = call.module
@@ -64,7 +64,7 @@ def find_patch_embedding(record: Trace, modules: dict[str, nn.Module]) -> PatchE
         n for n in outside_in if n.split(".")[-1] in PATCH_EMBEDDINGS and not isinstance(modules[n], nn.ModuleList)
     ]
     name = named[0] if named else call.name
-    holder = next(c for c in record.calls if c.name == name)
+    holder = next(c for c in traced.calls if c.name == name)
     shape = holder.output or call.output
     if len(shape) == 4 and shape[-1] != convolution.out_channels:
         channels, tokens, last = shape[1], shape[2] * shape[3], False
@@ -77,14 +77,14 @@ def find_patch_embedding(record: Trace, modules: dict[str, nn.Module]) -> PatchE
     )  # fmt: skip
 
 
-def _soft_split(record: Trace) -> PatchEmbedding | None:
-    """Tokens that are cut by unfolding, as in T2T-ViT: overlapping windows, and what the module around them gives."""
-    cut = next((call for call in record.calls if isinstance(call.module, nn.Unfold)), None)
-    holder = next((call for call in record.calls if cut and call.name == cut.name.rpartition(".")[0]), None)
-    if cut is None or holder is None or not holder.input or not holder.output or len(holder.output) != 3:
+def _soft_split(traced: Trace) -> PatchEmbedding | None:
+    """The patch embedding of T2T-ViT: an unfold into overlapping windows, and the output of the module around it."""
+    unfold = next((call for call in traced.calls if isinstance(call.module, nn.Unfold)), None)
+    holder = next((call for call in traced.calls if unfold and call.name == unfold.name.rpartition(".")[0]), None)
+    if unfold is None or holder is None or not holder.input or not holder.output or len(holder.output) != 3:
         return None
-    assert isinstance(cut.module, nn.Unfold)
-    side: tuple[int, int] = to_2tuple(cut.module.kernel_size)
+    assert isinstance(unfold.module, nn.Unfold)
+    side: tuple[int, int] = to_2tuple(unfold.module.kernel_size)
     return PatchEmbedding(
-        HookPoint(holder.name, "output"), holder.output[1], holder.output[2], cut.name, side, holder.input[1], True
+        HookPoint(holder.name, "output"), holder.output[1], holder.output[2], unfold.name, side, holder.input[1], True
     )

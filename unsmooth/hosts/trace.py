@@ -1,7 +1,6 @@
-"""Records one forward pass of a host: which module ran when, and what passed the seam inside it.
+"""Traces one forward pass of a host: which module ran when, and which events of the seam happened inside it.
 
-Nothing is kept but names and sizes. The host's training flag is restored and no hook is left, also after
-an exception.
+A trace holds names and sizes only. Training flags are restored and hooks are removed, also after an exception.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ DIVIDE = {torch.div, Tensor.div, Tensor.__truediv__, Tensor.div_, Tensor.__itrue
 
 @dataclass
 class ModuleCall:
-    """A module's run: when it began and ended (a count of events), its first tensor in and out."""
+    """One call of a module: start and end (counts of events), and the shapes of its first input and output tensor."""
 
     name: str
     module: nn.Module
@@ -38,35 +37,41 @@ class ModuleCall:
 
 @dataclass
 class AttentionEvent:
+    """One attention: its sizes, and how its scores are scaled."""
+
     at: int
     core: str  # the innermost module that ran it
     via: str
     queries: Shape
     values: Shape
     keys: int
-    tokens_last: bool  # whether the values' last axis steps over tokens in memory: attention over channels
-    product: int = 0  # which matrix product in the core made the scores, counted from 1; 0: a fused kernel did
+    tokens_last: bool  # whether the values are contiguous over tokens, not channels: attention over channels
+    product: int = 0  # the matrix product in the core that computes the scores, counted from 1; 0: a fused kernel
     scale_q: float = 1.0
     scale_k: float = 1.0
     scale_after: float = 1.0
-    odd_scores: str = ""  # why the scores are not a plain scaled dot product
+    nonstandard_scores: str = ""  # why the scores are not a plain scaled dot product
 
 
 @dataclass
 class LinearEvent:
+    """One linear layer: the modules around it, its weight and its sizes."""
+
     at: int
     stack: tuple[str, ...]
-    weight: str  # the parameter's name; "" where the weight is computed
+    weight: str  # the name of the parameter; "" if the weight is computed
     inputs: int
     outputs: int
 
 
 @dataclass
 class Trace:
+    """The events of one forward pass. `at` counts all of them."""
+
     calls: list[ModuleCall] = field(default_factory=list)
     attentions: list[AttentionEvent] = field(default_factory=list)
     linears: list[LinearEvent] = field(default_factory=list)
-    sums: list[int] = field(default_factory=list)  # when a block's residual stream was summed with something
+    sums: list[int] = field(default_factory=list)  # the residual sums of blocks
 
 
 def _shape(value: Any) -> Shape | None:
@@ -76,7 +81,7 @@ def _shape(value: Any) -> Shape | None:
 
 @dataclass
 class _Product:
-    """A matrix product that may be the scores of an attention to come."""
+    """A matrix product that may be the scores of the next attention."""
 
     at: int
     scores: Tensor
@@ -89,18 +94,18 @@ class _Recorder(AttentionInterceptor):
     def __init__(self, model: nn.Module, trace: Trace, blocks: Collection[str]):
         super().__init__()
         self.trace, self.blocks, self.clock, self.stack = trace, blocks, 0, [""]
-        self.stream: list[Tensor | None] = []  # the residual stream of the block that runs, under all its names
+        self.stream: list[Tensor | None] = []  # the residual stream of the running block, under all its names
         self.open: list[ModuleCall] = []
         self.parameters = {id(p): name for name, p in model.named_parameters(remove_duplicate=False)}
-        self.forget()
+        self.reset_scores()
 
-    def forget(self) -> None:
-        # Alive only from one attention to the next: tensors that a scalar multiplied, and products of two.
+    def reset_scores(self) -> None:
+        # From one attention to the next: tensors times a scalar, and products of two tensors.
         self.scaled: list[tuple[Tensor, float]] = []
         self.products: list[_Product] = []
-        self.maps: list[Tensor] = []  # the newest softmax, and what was made of it entry by entry
-        self.after = 1.0
-        self.odd = ""
+        self.maps: list[Tensor] = []  # the latest softmax, and tensors derived from it
+        self.scale_after = 1.0
+        self.nonstandard = ""
 
     def tick(self) -> int:
         self.clock += 1
@@ -128,7 +133,7 @@ class _Recorder(AttentionInterceptor):
         event = LinearEvent(self.tick(), tuple(self.stack), name, weight.shape[1], weight.shape[0])
         self.trace.linears.append(event)
         out = super().on_linear(x, weight, bias)
-        self.hand_on([x], out)
+        self.follow_map([x], out)
         return out
 
     def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
@@ -143,8 +148,8 @@ class _Recorder(AttentionInterceptor):
     def is_map(self, a: Tensor) -> bool:
         return any(a is known for known in self.maps)
 
-    def hand_on(self, args: Collection[Any], out: Any) -> None:
-        """What keeps the size of a map is still the map: dropout, a mix of heads, a blend of two."""
+    def follow_map(self, args: Collection[Any], out: Any) -> None:
+        """Dropout, a mix of heads or a blend of two maps keeps the size: the result still counts as the map."""
         if isinstance(out, Tensor) and any(a is m and a.numel() == out.numel() for a in args for m in self.maps):
             self.maps.append(out)
 
@@ -153,7 +158,7 @@ class _Recorder(AttentionInterceptor):
         if residual_side(self.stream, args) is not None:
             self.trace.sums.append(self.tick())
             self.stream = [out]
-        self.hand_on(args, out)
+        self.follow_map(args, out)
         return out
 
     def on_alias(self, source: Tensor, result: Tensor) -> None:
@@ -163,7 +168,7 @@ class _Recorder(AttentionInterceptor):
 
     def on_other(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = super().on_other(func, args, kwargs)
-        self.hand_on(args, out)
+        self.follow_map(args, out)
         if func in MULTIPLY or func in DIVIDE:
             a, b = args[0], args[1]
             tensor, factor = (b, a) if isinstance(a, int | float) else (a, b)
@@ -171,11 +176,11 @@ class _Recorder(AttentionInterceptor):
             if isinstance(factor, int | float):
                 factor = 1 / factor if func in DIVIDE else factor
                 if after_product:
-                    self.after *= factor
+                    self.scale_after *= factor
                 else:
                     self.scaled.append((out, factor))
             elif after_product:
-                self.odd = "its scores are multiplied by a learned temperature"
+                self.nonstandard = "its scores are multiplied by a learned temperature"
         return out
 
     def on_attention(self, call: AttentionCall) -> Tensor:
@@ -188,22 +193,22 @@ class _Recorder(AttentionInterceptor):
         else:
             weights = call.map()
             event.queries = (*weights.shape[:-1], call.v.shape[-1])
-            begun = self.open[-1].start if self.open else 0
-            inside = [product for product in self.products if product.at > begun]
+            start = self.open[-1].start if self.open else 0
+            inside = [product for product in self.products if product.at > start]
             matching = [i for i, p in enumerate(inside) if p.scores.shape[-2:] == weights.shape[-2:]]
             if matching:
                 product = inside[matching[-1]]
                 event.product = matching[-1] + 1
                 event.queries = product.queries
-                event.scale_q, event.scale_k, event.scale_after = product.scale_q, product.scale_k, self.after
+                event.scale_q, event.scale_k, event.scale_after = product.scale_q, product.scale_k, self.scale_after
             else:
-                self.odd = "its scores are not a product of queries and keys"
+                self.nonstandard = "its scores are not a product of queries and keys"
         scale = event.scale_q * event.scale_k * event.scale_after
-        if not self.odd and not math.isclose(scale, event.queries[-1] ** -0.5, rel_tol=1e-4):
-            self.odd = f"its scores are scaled by {scale:.4g} instead of one over the root of the head's channels"
-        event.odd_scores = self.odd
+        if not self.nonstandard and not math.isclose(scale, event.queries[-1] ** -0.5, rel_tol=1e-4):
+            self.nonstandard = f"its scores are scaled by {scale:.4g} and not by 1/√(head channels)"
+        event.nonstandard_scores = self.nonstandard
         self.trace.attentions.append(event)
-        self.forget()
+        self.reset_scores()
         return out
 
 
@@ -221,7 +226,7 @@ def _hooked(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
 
 
 def trace(model: nn.Module, example: Example, blocks: Collection[str] = ()) -> Trace:
-    """The record of one forward pass of `model` on `example`; residual sums for the blocks that are named."""
+    """Trace one forward pass of `model` on `example`, with the residual sums of the named blocks."""
     result = Trace()
     recorder = _Recorder(model, result, blocks)
     with eval_mode(model), _hooked(model, recorder), recorder:

@@ -1,7 +1,7 @@
 """Tokens-to-token: an image becomes tokens by three soft splits with a small transformer layer after the first two.
 
 A soft split cuts overlapping windows and lays each out as one token; here a stride s has windows of 2s−1 and a border
-of s//2, which gives the published 7/4/2 and 3/2/1 (kernel, stride, padding). PatchEmbedding of p pixels: strides p/4, 2, 2.
+of s//2, which gives the published 7/4/2 and 3/2/1 (kernel, stride, padding). Patches of p pixels: strides p/4, 2, 2.
 
 The layers in between narrow the tokens, so their skip carries the values V instead of their input:
 

@@ -1,14 +1,13 @@
 """AttnScale (Wang et al., Anti-Oversmoothing in Deep Vision Transformers, ICLR 2022, Eq. 7–9).
 
-    Â = J + (1+ω)(A − J),   J = 11ᵀ/n,   one ω for each layer and head, 0 at the start
+    Â = J + (1+ω)(A − J),   J = 11ᵀ/n,   one ω per layer and head, initialised to 0
 
-It is linear in A, so the map is never needed and fused attention stays on:
+It is linear in A, so the map is not computed and fused attention stays on:
 
     ÂV = (1+ω)·AV − ω·mean_tokens(V)
 
-n counts every key: the class token, and in Swin the keys that the shift mask hides, which then receive
-−ω/n, as in the authors' code. In CaiT it acts after the talking-heads mix and leaves class attention alone,
-as there.
+n counts every key: the class token, and in Swin the keys that the shift mask hides, which then receive −ω/n, as in the
+authors' code. In CaiT it acts after the talking-heads mix and not on class attention, as in their code.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.remedies.base import AttentionPatch, Options, Placement, Remedy, over_tokens, register
+from unsmooth.remedies.base import AttentionPatch, NoOptions, Placement, Remedy, register, token_attention
 from unsmooth.seam.intercept import Attend
 
 
 class ScaledMap(AttentionPatch):
-    """Gain 1+ω on all of a map but its mean."""
+    """Gain 1+ω on an attention map without its mean."""
 
     def __init__(self, attention: Attention):
         super().__init__()
         self.omega = nn.Parameter(torch.zeros(attention.heads))
-        self.trailing = -attention.head_axis - 1  # axes behind the heads
+        self.trailing = -attention.head_axis - 1  # axes after the heads
 
     def gain(self) -> Tensor:
         return self.omega.view(-1, *(1,) * self.trailing)
@@ -42,7 +41,7 @@ class ScaledMap(AttentionPatch):
 
 
 @register
-class AttnScale(Remedy):
+class AttnScale(Remedy[NoOptions]):
     key = "attn_scale"
     title = "AttnScale"
     paper = "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis, ICLR 2022"
@@ -50,17 +49,17 @@ class AttnScale(Remedy):
     parameters = "omega (heads)"
     departures = (
         "With attention dropout the paper drops entries of Â; here entries of A are dropped, so that the fused kernel "
-        "stays on. Padding that a host masks out counts in the mean."
+        "stays on. Padding that a host masks out is part of the mean."
     )
 
-    def exact(self, options: Options) -> bool:
+    def exact(self, options: NoOptions) -> bool:
         return True
 
-    def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        attention = over_tokens(block)
+    def place(self, block: Block, anatomy: Anatomy, options: NoOptions) -> list[Placement]:
+        attention = token_attention(block)
         return [Placement(attention.core, ScaledMap(attention))]
 
-    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
-        attention = block.core()
-        width = attention.heads * attention.head_channels * attention.images
+    def flops(self, block: Block, anatomy: Anatomy, options: NoOptions) -> int:
+        attention = block.attention()
+        width = attention.heads * attention.head_channels * attention.windows
         return width * (attention.keys + 2 * attention.queries)

@@ -2,12 +2,14 @@
 
     AugMSA(Z) = MSA(Z) + Z + Σ_{i≤T} σ(ZΘ_i),   σ = GELU,   and AugMLP likewise
 
-Θ is block-circulant: b × b blocks, each a circulant of size d/b made from one vector, so it has b·d parameters
-(and a bias). The product is computed by splitting each circulant in halves (`unsmooth.remedies.kernels.circulant`), with fewer
+Θ is block-circulant: b × b blocks, each a circulant of size d/b defined by one vector, so it has b·d parameters (and a
+bias). The product is computed by splitting each circulant in halves (`unsmooth.remedies.kernels.circulant`), with fewer
 multiplications than the dense product and no FFT.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +17,25 @@ from torch import Tensor, nn
 from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.hosts.patch_embed import HookPoint
-from unsmooth.remedies.base import Option, Options, Placement, Remedy, TokenHook, branches, register
+from unsmooth.remedies.base import Placement, Remedy, TokenHook, branch_names, register
 from unsmooth.remedies.kernels import circulant
 from unsmooth.seam.patched import ResidualScale
+from unsmooth.utils.options import option, options
+
+
+@options
+class AugmentedShortcutOptions:
+    branch: Literal["both", "attn", "mlp"] = option("both", "branch with parallel paths")
+    count: int = option(2, "number of paths T", low=1, high=16)
+    blocks_per_side: int = option(4, "circulant blocks per side b; must divide the channels", low=1)
+    scale: float = option(1.0, "factor of the whole sum, skip included; 0.75 in the released code", above=0.0, high=1.0)
+    start: Literal["paper", "identity"] = option(
+        "paper", "random paths, or paths with a zero gain that leave a pretrained host unchanged"
+    )
 
 
 class AugmentedPaths(TokenHook):
-    """Parallel paths around a branch: σ of block-circulant maps of what the branch reads."""
+    """Parallel paths around a branch: σ of block-circulant projections of the input of the branch."""
 
     def __init__(self, channels: int, count: int, blocks_per_side: int, gained: bool):
         super().__init__()
@@ -31,84 +45,83 @@ class AugmentedPaths(TokenHook):
         for parameter in (self.vectors, self.bias):
             nn.init.uniform_(parameter, -(channels**-0.5), channels**-0.5)
         self.gain = nn.Parameter(torch.zeros(channels)) if gained else None
-        self.heard: Tensor | None = None
+        self.branch_input: Tensor | None = None  # set by an InputCapture
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
-        if self.heard is not None:
-            source, self.heard = self.heard, None
+        if self.branch_input is not None:
+            source, self.branch_input = self.branch_input, None
         assert source is not None
         paths = circulant.augment(source, self.vectors, self.bias)
         return x + paths if self.gain is None else x.addcmul(paths, self.gain)
 
 
 class InputCapture(TokenHook):
-    """Tells the paths what their branch reads, where no single module is the whole branch."""
+    """Passes the input of a branch to its paths, for a branch that is not a single module."""
 
     paths: AugmentedPaths
 
     def __init__(self, paths: AugmentedPaths):
         super().__init__()
-        self.__dict__["paths"] = paths  # known, not owned: its parameters have their own place
+        self.__dict__["paths"] = paths  # not a child: its parameters are registered elsewhere
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
-        self.paths.heard = x
+        self.paths.branch_input = x
         return x
 
 
 @register
-class AugmentedShortcut(Remedy):
+class AugmentedShortcut(Remedy[AugmentedShortcutOptions]):
     key = "augmented_shortcut"
     title = "Augmented shortcuts"
     paper = "Tang et al., Augmented Shortcuts for Vision Transformers, NeurIPS 2021"
     acts_on = "both branches"
-    options = {
-        "branch": Option("both", "around which branch", choices=("both", "attn", "mlp")),
-        "count": Option(2, "number of paths T", low=1, high=16),
-        "blocks_per_side": Option(4, "circulant blocks per side b; must divide the channels", low=1),
-        "scale": Option(1.0, "factor on the whole sum, skip included; 0.75 is the released code", above=0.0, high=1.0),
-        "start": Option("paper", "random paths, or a zero gain that leaves a pretrained host unchanged",
-                        choices=("paper", "identity")),
-    }  # fmt: skip
+    Options = AugmentedShortcutOptions
     parameters = "vectors (T × b × b × d/b), bias (T × d); start=identity: gain (channels)"
     departures = (
-        "The paths read LN(x), as the released code has it, where the equation prints Z. They are part of the branch: "
-        "layer scale and drop path act on them too, which the released code leaves out of its drop path."
+        "The paths read LN(x), as in the released code, where the equation prints Z. They are part of the branch, so "
+        "layer scale and drop path act on them too; the drop path of the released code does not."
     )
 
-    def exact(self, options: Options) -> bool:
-        return options["start"] == "identity" and options["scale"] == 1.0
+    def exact(self, options: AugmentedShortcutOptions) -> bool:
+        return options.start == "identity" and options.scale == 1.0
 
-    def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        return [placement for which in branches(options) for placement in self.place_one(block, which, options)]
+    def place(self, block: Block, anatomy: Anatomy, options: AugmentedShortcutOptions) -> list[Placement]:
+        return [
+            placement for name in branch_names(options.branch) for placement in self.place_around(block, name, options)
+        ]
 
-    def place_one(self, block: Block, which: str, options: Options) -> list[Placement]:
-        branch = block.branch(which)
-        sides = options["blocks_per_side"]
+    def place_around(self, block: Block, name: str, options: AugmentedShortcutOptions) -> list[Placement]:
+        branch = block.branch(name)
+        sides = options.blocks_per_side
         if branch.channels % sides:
-            near = [b for b in range(1, sides + 1) if branch.channels % b == 0][-1]
+            divisor = max(b for b in range(1, sides + 1) if branch.channels % b == 0)
             raise NotApplicable(
-                f"its {branch.channels} channels are not divisible by blocks_per_side={sides}; {near} would do"
+                f"its {branch.channels} channels are not divisible by blocks_per_side={sides}; "
+                f"use blocks_per_side={divisor}"
             )
-        paths = AugmentedPaths(branch.channels, options["count"], sides, options["start"] == "identity")
+        paths = AugmentedPaths(branch.channels, options.count, sides, options.start == "identity")
         for position in ("front", "end"):
             if branch.module is None and not branch.hook_point(position).channels_last:
-                raise NotApplicable("its branch holds channels in front of tokens")
+                raise NotApplicable("its tokens are channels first (NCHW)")
         if branch.module is not None:
-            placements = [Placement(HookPoint(branch.module, "output"), paths, which)]
+            placements = [Placement(HookPoint(branch.module, "output"), paths, name)]
         else:
-            placements = [Placement(branch.hook_point("front"), InputCapture(paths), f"{which}_listener"),
-                          Placement(branch.hook_point("end"), paths, which)]  # fmt: skip
-        if options["scale"] != 1.0:
-            if block.residuals.count(which) != 1:
-                raise NotApplicable(f"no single residual sum of its {which} branch was found to scale; use scale=1")
-            placements.append(Placement(block.name, ResidualScale(which, options["scale"], options["scale"]), which))
+            placements = [Placement(branch.hook_point("front"), InputCapture(paths), f"{name}_input"),
+                          Placement(branch.hook_point("end"), paths, name)]  # fmt: skip
+        if options.scale != 1.0:
+            if block.residuals.count(name) != 1:
+                raise NotApplicable(
+                    f"its {name} branch has {block.residuals.count(name)} residual sums, not one; use scale=1"
+                )
+            placements.append(Placement(block.name, ResidualScale(name, options.scale, options.scale), name))
         return placements
 
-    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
-        return sum(self.path_flops(block.branch(which).channels, options) * block.tokens for which in branches(options))
+    def flops(self, block: Block, anatomy: Anatomy, options: AugmentedShortcutOptions) -> int:
+        widths = [block.branch(name).channels for name in branch_names(options.branch)]
+        return sum(self.path_flops(channels, options) * block.tokens for channels in widths)
 
-    def path_flops(self, channels: int, options: Options) -> int:
-        """Operations for one token: the split products, and a pass of additions and GELU over each path."""
-        count, sides = options["count"], options["blocks_per_side"]
+    def path_flops(self, channels: int, options: AugmentedShortcutOptions) -> int:
+        """Operations per token: the split products, and one pass of additions and GELU per path."""
+        count, sides = options.count, options.blocks_per_side
         vectors = torch.empty(count, sides, sides, channels // sides, device="meta")
         return sum(2 * weight.numel() for weight in circulant.prepare(vectors).weights) + 4 * count * channels

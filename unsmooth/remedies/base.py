@@ -1,23 +1,22 @@
-"""What a remedy is made of.
+"""The base of remedies: what a remedy declares, and the patches that it is made of.
 
-A `Remedy` is a value: its name, its options, what it claims, and `place`, which says where its parts go in
-one block. It changes nothing; `unsmooth.surgery.apply` does. The parts are small modules of three kinds:
+A `Remedy` declares its name, options and claims, and `place` returns its patches for one block with their targets.
+`unsmooth.surgery.apply` attaches them. The patches are small modules of three kinds:
 
     AttentionPatch   changes an attention map, as a function of the values and as a matrix
-    TokenHook             changes the tokens that pass a point; the module itself is the hook
-    LinearPatch      stands in for a linear layer
+    TokenHook        changes the tokens at a hook point; the module itself is the hook
+    LinearPatch      replaces a linear layer
 
-and a residual sum is changed by `treatment.ResidualScale`, which has no parameters. A `LossRemedy` changes none of these:
-its parts are `TokenBuffer`s, taps that keep the tokens of a training pass for a term of the loss.
+A residual sum is changed by a `seam.patched.ResidualScale`, which has no parameters. The patches of a `LossRemedy` are
+`TokenBuffer`s: token hooks that store the tokens of a training pass for a term of the loss.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +28,7 @@ from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import as_tokens, prefix_of
 from unsmooth.seam.intercept import Attend, AttentionCall, softmax_call
 from unsmooth.seam.patched import ResidualScale
-
-Options = Mapping[str, Any]
+from unsmooth.utils.options import options
 
 
 @dataclass(frozen=True)
@@ -81,67 +79,73 @@ class Option:
 _KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
-class Remedy(ABC):
-    """One published fix. Subclasses are registered under their file's name."""
+OptionsT = TypeVar("OptionsT")
+
+
+@options
+class NoOptions:
+    """The options of a remedy that has none."""
+
+
+class Remedy(ABC, Generic[OptionsT]):
+    """One published remedy: facts, options, and where its patches go. It changes nothing itself.
+
+    A remedy is registered under the name of its file. `Options` is the class of its options; the methods receive an
+    instance of it. The option `blocks`, which every remedy takes, is handled by `unsmooth.surgery.plan`.
+    """
 
     key: ClassVar[str]
     title: ClassVar[str]
     paper: ClassVar[str]
     acts_on: ClassVar[str]
-    options: ClassVar[dict[str, Option]] = {}
+    Options: ClassVar[type[Any]] = NoOptions
     parameters: ClassVar[str] = "–"
     conflicts: ClassVar[tuple[str, ...]] = ()
     fused: ClassVar[str] = "yes"
     departures: ClassVar[str]
-    once: ClassVar[bool] = False  # acts once on the model, not on each block
+    once: ClassVar[bool] = False  # applied once per model, not once per block
 
-    def exact(self, options: Options) -> bool:
-        """Whether applying it leaves a pretrained host's outputs as they were."""
+    def exact(self, options: OptionsT) -> bool:
+        """Whether the outputs of a pretrained host stay the same when the remedy is applied."""
         return False
 
     @abstractmethod
-    def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        """Where its parts go in one block; raises `NotApplicable` where it makes no sense."""
+    def place(self, block: Block, anatomy: Anatomy, options: OptionsT) -> list[Placement]:
+        """The patches for one block and their targets. Raises `NotApplicable` with the reason if it does not fit."""
 
     @abstractmethod
-    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
-        """Floating point operations that it adds to one block for one image (a multiply-add counts as two)."""
+    def flops(self, block: Block, anatomy: Anatomy, options: OptionsT) -> int:
+        """Floating point operations that it adds to one block per image. A multiply-add counts as two."""
 
-    def blocks(self, anatomy: Anatomy, options: Options) -> list[int]:
-        """The blocks that a remedy which acts once is placed by: nobody chooses them."""
+    def blocks(self, anatomy: Anatomy, options: OptionsT) -> list[int]:
+        """The blocks that `place` is called for, if the remedy is applied once per model."""
         return [0]
 
-    def read(self, given: Options) -> dict[str, Any]:
-        """Options as given, checked, with defaults filled in."""
-        for name in given:
-            if name not in self.options:
-                raise unknown(f"option of {self.key}", name, self.options)
-        return {
-            name: option.check(self.key, name, given.get(name, option.default)) for name, option in self.options.items()
-        }
 
+class LossRemedy(Remedy[OptionsT], ABC):
+    """A remedy that adds a term to the training loss (`unsmooth.surgery.auxiliary_loss`).
 
-class LossRemedy(Remedy, ABC):
-    """Adds a term to the training loss (`unsmooth.surgery.auxiliary_loss`) and changes nothing else: one `TokenBuffer` a block."""
+    Its patches are `TokenBuffer`s, at most one per block. The forward pass is not changed.
+    """
 
     once = True
 
-    def exact(self, options: Options) -> bool:
+    def exact(self, options: OptionsT) -> bool:
         return True
 
-    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
-        return 0  # a forward pass is what it was
+    def flops(self, block: Block, anatomy: Anatomy, options: OptionsT) -> int:
+        return 0
 
     @abstractmethod
-    def loss(self, tokens: list[Tensor], options: Options) -> Tensor:
-        """The term, weighted, from the patch tokens (B, n, d) of the blocks that it was placed on, in their order."""
+    def loss(self, tokens: list[Tensor], options: OptionsT) -> Tensor:
+        """The weighted term, from the patch tokens (B, n, d) of the blocks with a buffer, in order."""
 
 
 class AttentionPatch(nn.Module):
     """Changes an attention map A. `forward(attend, v)` is A'v given `attend(v)` = Av; `matrix(A)` is A'."""
 
-    rescores = False  # whether it changes the scores, and so must meet them
-    scores_product = 0  # which product of an explicit attention it replaces; 0: none
+    rescores = False  # whether it replaces the scores
+    scores_product = 0  # the matrix product of an explicit attention that it replaces, counted from 1; 0: none
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
         return attend(v)
@@ -150,12 +154,12 @@ class AttentionPatch(nn.Module):
         return weights
 
     def rescore(self, call: AttentionCall, options: dict[str, Any]) -> AttentionCall:
-        """The attention call with other scores, for parts that change those."""
+        """The attention call with replaced scores, for patches that replace them."""
         return call
 
 
 class ScorePatch(AttentionPatch, ABC):
-    """Replaces the scaled dot product of queries and keys by `scores(q, k)`; masks and biases stay."""
+    """Replaces the scaled dot product of queries and keys by `scores(q, k)`. Masks and biases stay."""
 
     rescores = True
 
@@ -168,10 +172,9 @@ class ScorePatch(AttentionPatch, ABC):
     def scores(self, q: Tensor, k: Tensor) -> Tensor: ...
 
     def explicit_scores(self, q: Tensor, k: Tensor) -> Tensor:
-        """For a host with an explicit softmax: q arrives scaled, and the result will be scaled again."""
-        return (self.scores(q / self.scale_q, k / self.scale_k) / self.scale_after).to(
-            q.dtype
-        )  # some scores are computed in fp32
+        """Scores for a host with an explicit softmax, which scales q before and the result after this product."""
+        scores = self.scores(q / self.scale_q, k / self.scale_k) / self.scale_after
+        return scores.to(q.dtype)  # some scores are computed in fp32
 
     def rescore(self, call: AttentionCall, options: dict[str, Any]) -> AttentionCall:
         q, k, v = call.q, call.k, call.v
@@ -186,11 +189,11 @@ class ScorePatch(AttentionPatch, ABC):
 
 
 class TokenHook(nn.Module, ABC):
-    """Changes the tokens at a point. Registered as the hook itself: a closure would keep a copy's original."""
+    """Changes the tokens at a hook point. The module itself is the hook: a closure would tie copies to the original."""
 
     @abstractmethod
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
-        """The tokens `x` that pass, changed; `source` is what the module took in, at an output."""
+        """The changed tokens `x`. At an output, `source` is the input of the hooked module."""
 
     def forward(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any = None) -> Any:
         if output is None:
@@ -205,7 +208,7 @@ class TokenHook(nn.Module, ABC):
 
 
 class BandGain(TokenHook):
-    """A tap with a gain on the mean token and another on the rest: what can be folded into a weight."""
+    """A token hook with one gain on the mean token and one on the rest. It can be folded into a weight."""
 
     def __init__(self, channels_last: bool):
         super().__init__()
@@ -219,72 +222,73 @@ class BandGain(TokenHook):
 
 
 class TokenBuffer(TokenHook):
-    """Keeps the tokens of the last training pass until they are taken, and passes them on as they are."""
+    """Stores the tokens of the last training pass until `take` is called. The tokens pass unchanged."""
 
     def __init__(self, block: Block, anatomy: Anatomy):
         super().__init__()
         self.channels, self.prefix = block.channels, prefix_of(block, anatomy)
-        self.kept: Tensor | None = None
+        self.tokens: Tensor | None = None
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         if self.training and torch.is_grad_enabled() and not _is_recomputed():
-            self.kept = x.clone()  # a host may write over its tokens later on
+            self.tokens = x.clone()  # a host may change its tokens in place later
         return x
 
     def take(self) -> Tensor | None:
-        """The patch tokens, (B, n, d), which are let go; None where there are none."""
-        kept, self.kept = self.kept, None
-        return None if kept is None else as_tokens(kept, self.channels)[:, self.prefix :]
+        """The stored patch tokens, (B, n, d), which are then released; None if there are none."""
+        tokens, self.tokens = self.tokens, None
+        return None if tokens is None else as_tokens(tokens, self.channels)[:, self.prefix :]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "kept": None}  # tokens belong to one pass of one model: no copy has them
+        return {**self.__dict__, "tokens": None}  # tokens belong to one forward pass of one model
 
 
 def _is_recomputed() -> bool:
-    """Whether a checkpointed block runs again, within the backward pass: its tokens were kept before."""
+    """Whether a checkpointed block runs again in the backward pass: its tokens were stored before."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 class LinearPatch(nn.Module):
-    """Stands in for a linear layer: its forward takes that layer's input and gives its output."""
+    """Replaces a linear layer: its forward maps the layer's input to the layer's output."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """One part and where it goes: `at` names the module (attention, linear and join) or is a point."""
+    """A patch and its target: the name of a module (attention, linear layer, residual sum) or a hook point."""
 
-    at: str | HookPoint
-    part: nn.Module | ResidualScale
-    role: str = ""  # attn or mlp, where a remedy may put a part on each
-    weight: str = ""  # the host's weight that a LinearPatch stands in for
-
-
-def branches(options: Options) -> tuple[str, ...]:
-    """The branches that an option `branch=attn|mlp|both` means."""
-    return ("attn", "mlp") if options["branch"] == "both" else (options["branch"],)
+    target: str | HookPoint
+    patch: nn.Module | ResidualScale
+    branch: str = ""  # attn or mlp, for a remedy with patches on both
+    weight: str = ""  # the host's weight that a LinearPatch replaces
 
 
-def over_tokens(block: Block) -> Attention:
-    """The block's attention, refused unless its map is over tokens."""
-    attention = block.core()
-    if attention.kind in ("channel", "opaque"):
-        what = {"channel": "attends over channels, not tokens", "opaque": "has an attention map of unknown axes"}
-        raise NotApplicable(f"it {what[attention.kind]}")
+def branch_names(choice: str) -> tuple[str, ...]:
+    """The branches of an option `branch=attn|mlp|both`."""
+    return ("attn", "mlp") if choice == "both" else (choice,)
+
+
+def token_attention(block: Block) -> Attention:
+    """The attention of a block. Raises `NotApplicable` unless its map is over tokens."""
+    attention = block.attention()
+    if attention.kind == "channel":
+        raise NotApplicable("its attention is over channels, not tokens")
+    if attention.kind == "opaque":
+        raise NotApplicable("the axes of its attention map are unknown")
     return attention
 
 
-def plain_scores(block: Block) -> Attention:
-    """The block's attention, refused unless its scores are a scaled dot product that can be replaced."""
-    attention = over_tokens(block)
-    if attention.odd_scores:
-        raise NotApplicable(attention.odd_scores)
+def dot_product_attention(block: Block) -> Attention:
+    """The attention of a block. Raises `NotApplicable` unless its scores are a scaled dot product."""
+    attention = token_attention(block)
+    if attention.nonstandard_scores:
+        raise NotApplicable(attention.nonstandard_scores)
     return attention
 
 
-REGISTRY: dict[str, Remedy] = {}
+REGISTRY: dict[str, Remedy[Any]] = {}
 
 
-def register(cls: type[Remedy]) -> type[Remedy]:
-    assert cls.__module__.rsplit(".", 1)[-1] == cls.key, "a remedy's key is its file's name"
+def register(cls: type[Remedy[Any]]) -> type[Remedy[Any]]:
+    assert cls.__module__.rsplit(".", 1)[-1] == cls.key, "the key of a remedy is the name of its file"
     REGISTRY[cls.key] = cls()
     return cls

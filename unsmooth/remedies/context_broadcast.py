@@ -1,16 +1,18 @@
 """Context Broadcasting (Hyeon-Woo et al., Scratching Visual Transformer's Back with Uniform Attention, ICCV 2023).
 
     plain    CB(x_i) = (x_i + mean_j x_j) / 2
-    scaled   x_i + λ ⊙ mean_j x_j,   λ ∈ R^d, 0 at the start
+    scaled   x_i + λ ⊙ mean_j x_j,   λ ∈ R^d, initialised to 0
     gate     x_i ⊙ (x_0 + 1),        x_0 the class token
     hybrid   x_i ⊙ x_0 + CB(x_i)
 
-at the end of the MLP, before the residual sum; also in front of its first (front) or last (mid) linear layer,
-and likewise in the attention branch. The class token is in the mean. Mid and end are the same function for
-the plain kind when there is no dropout between them.
+at the end of the MLP, before the residual sum; also before its first (front) or last (mid) linear layer, and likewise
+in the attention branch. The mean includes the class token. For the plain kind, mid and end are the same function if
+there is no dropout between them.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,18 +20,26 @@ from torch import Tensor, nn
 from unsmooth.bands import Gain, mix
 from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Block
-from unsmooth.remedies.base import BandGain, Option, Options, Placement, Remedy, TokenHook, branches, register
+from unsmooth.remedies.base import BandGain, Placement, Remedy, TokenHook, branch_names, register
+from unsmooth.utils.options import option, options
+
+
+@options
+class ContextBroadcastOptions:
+    kind: Literal["plain", "scaled", "gate", "hybrid"] = option("plain", "form of the broadcast")
+    branch: Literal["mlp", "attn", "both"] = option("mlp", "branch that it acts on")
+    position: Literal["end", "mid", "front"] = option("end", "position in the branch")
 
 
 class Broadcast(BandGain):
-    """Half of the token, half of the mean token."""
+    """The mean of the token and the mean token."""
 
     def gains(self) -> tuple[Gain, Gain]:
         return 1.0, 0.5
 
 
 class ScaledBroadcast(BandGain):
-    """The token and λ times the mean token."""
+    """The token plus λ times the mean token."""
 
     def __init__(self, channels: int, channels_last: bool):
         super().__init__(channels_last)
@@ -40,58 +50,55 @@ class ScaledBroadcast(BandGain):
 
 
 class Gate(TokenHook):
-    """Each token times the class token plus one."""
+    """Each token times (class token + 1)."""
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         return x * (x[:, :1] + 1)
 
 
 class Hybrid(TokenHook):
-    """Each token times the class token, plus its plain broadcast."""
+    """Each token times the class token, plus the plain broadcast."""
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         return mix(x, 1.0, 0.5).addcmul(x, x[:, :1])
 
 
 @register
-class ContextBroadcast(Remedy):
+class ContextBroadcast(Remedy[ContextBroadcastOptions]):
     key = "context_broadcast"
     title = "Context Broadcasting"
     paper = "Hyeon-Woo et al., Scratching Visual Transformer's Back with Uniform Attention, ICCV 2023"
     acts_on = "a branch"
-    options = {
-        "kind": Option("plain", "which form", choices=("plain", "scaled", "gate", "hybrid")),
-        "branch": Option("mlp", "on which branch", choices=("mlp", "attn", "both")),
-        "position": Option("end", "where in the branch", choices=("end", "mid", "front")),
-    }
+    Options = ContextBroadcastOptions
     parameters = "scaled: lam (channels)"
     departures = (
-        "How the scaled form starts is not printed; here λ = 0, which leaves a pretrained host unchanged. The paper "
-        "names positions for the MLP only; in the attention branch front is before q, k, v, mid before the projection."
+        "The initial λ of the scaled form is not printed; here it is 0, which leaves a pretrained host unchanged. The "
+        "paper names positions for the MLP only; in the attention branch, front is before q, k, v, and mid before the "
+        "projection."
     )
 
-    def exact(self, options: Options) -> bool:
-        return options["kind"] == "scaled"
+    def exact(self, options: ContextBroadcastOptions) -> bool:
+        return options.kind == "scaled"
 
-    def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        return [self.place_one(block, which, options) for which in branches(options)]
+    def place(self, block: Block, anatomy: Anatomy, options: ContextBroadcastOptions) -> list[Placement]:
+        return [self.place_in_branch(block, name, options) for name in branch_names(options.branch)]
 
-    def place_one(self, block: Block, which: str, options: Options) -> Placement:
-        branch = block.branch(which)
-        point = branch.hook_point(options["position"])
-        kind = options["kind"]
+    def place_in_branch(self, block: Block, name: str, options: ContextBroadcastOptions) -> Placement:
+        branch = block.branch(name)
+        point = branch.hook_point(options.position)
+        kind = options.kind
         if kind in ("gate", "hybrid"):
             if not block.class_token:
                 raise NotApplicable(
-                    f"kind={kind} multiplies by the class token, and its tokens have none; use kind=plain"
+                    f"kind={kind} multiplies by the class token, which it does not have; use kind=plain"
                 )
-            return Placement(point, Gate() if kind == "gate" else Hybrid(), which)
-        channels = branch.hidden if options["position"] == "mid" else branch.channels
+            return Placement(point, Gate() if kind == "gate" else Hybrid(), name)
+        channels = branch.hidden if options.position == "mid" else branch.channels
         last = point.channels_last
-        return Placement(point, ScaledBroadcast(channels, last) if kind == "scaled" else Broadcast(last), which)
+        return Placement(point, ScaledBroadcast(channels, last) if kind == "scaled" else Broadcast(last), name)
 
-    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
-        per_channel = {"plain": 3, "scaled": 2, "gate": 2, "hybrid": 5}[options["kind"]]
-        found = [block.branch(which) for which in branches(options)]
-        width = sum(branch.hidden if options["position"] == "mid" else branch.channels for branch in found)
+    def flops(self, block: Block, anatomy: Anatomy, options: ContextBroadcastOptions) -> int:
+        per_channel = {"plain": 3, "scaled": 2, "gate": 2, "hybrid": 5}[options.kind]
+        branches = [block.branch(name) for name in branch_names(options.branch)]
+        width = sum(branch.hidden if options.position == "mid" else branch.channels for branch in branches)
         return per_channel * block.tokens * width

@@ -1,9 +1,9 @@
 """FeatScale (Wang et al., Anti-Oversmoothing in Deep Vision Transformers, ICLR 2022, Eq. 10–12).
 
-    Y' = (1+s)·DC[Y] + (1+t)·HC[Y],   s, t ∈ R^d, 0 at the start
+    Y' = (1+s)·DC[Y] + (1+t)·HC[Y],   s, t ∈ R^d, initialised to 0
 
-on the output Y of attention after its projection, before layer scale, drop path and the residual sum. The
-mean includes the class token; in Swin it runs over the whole map, not per window.
+on the output Y of attention after its projection, before layer scale, drop path and the residual sum. The mean includes
+the class token; in Swin it is over the whole feature map, not per window.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.hosts.anatomy import Anatomy, Block
-from unsmooth.remedies.base import BandGain, Options, Placement, Remedy, register
+from unsmooth.remedies.base import BandGain, NoOptions, Placement, Remedy, register
 
 
-class BandGains(BandGain):
+class LearnedBandGain(BandGain):
     """Learned gains, per channel, on the mean token and on the rest."""
 
     def __init__(self, channels: int, channels_last: bool):
@@ -28,7 +28,7 @@ class BandGains(BandGain):
 
 
 @register
-class FeatScale(Remedy):
+class FeatScale(Remedy[NoOptions]):
     key = "feat_scale"
     title = "FeatScale"
     paper = "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis, ICLR 2022"
@@ -39,13 +39,13 @@ class FeatScale(Remedy):
         "equation, and `unsmooth import --doubled` reads their weights."
     )
 
-    def exact(self, options: Options) -> bool:
+    def exact(self, options: NoOptions) -> bool:
         return True
 
-    def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
+    def place(self, block: Block, anatomy: Anatomy, options: NoOptions) -> list[Placement]:
         branch = block.branch("attn")
         point = branch.hook_point("end")
-        return [Placement(point, BandGains(branch.channels, point.channels_last), "attn")]
+        return [Placement(point, LearnedBandGain(branch.channels, point.channels_last), "attn")]
 
-    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
+    def flops(self, block: Block, anatomy: Anatomy, options: NoOptions) -> int:
         return 3 * block.tokens * block.branch("attn").channels

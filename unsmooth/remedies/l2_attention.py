@@ -2,9 +2,9 @@
 
     P_ij = −‖q_i − k_j‖² / τ
 
-Expanded, −‖q‖²/τ is the same for a whole row and drops out of the softmax, so the fused kernel stays on:
-scale 2/τ and a bias −‖k_j‖²/τ on the keys. Each head has its own map, as before. τ is √(head channels)
-unless given. Prop. of D.3: max|P| ≤ (‖W_K‖+‖W_Q‖)²γ²/τ for tokens of norm at most γ.
+The term −‖q‖²/τ of its expansion is constant per row and cancels in the softmax, so the fused kernel stays on, with
+scale 2/τ and a bias −‖k_j‖²/τ on the keys. Each head has its own map, as before. Default: τ = √(head channels).
+Prop. of D.3: max|P| ≤ (‖W_K‖+‖W_Q‖)²γ²/τ for tokens of norm at most γ.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from typing import Any
 from torch import Tensor
 
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.remedies.base import Option, Options, Placement, Remedy, ScorePatch, plain_scores, register
+from unsmooth.remedies.base import Placement, Remedy, ScorePatch, dot_product_attention, register
 from unsmooth.seam.intercept import AttentionCall, add_mask, fused_call
+from unsmooth.utils.options import option, options
+
+
+@options
+class L2AttentionOptions:
+    tau: float | None = option(None, "temperature; default: the root of the channels per head", above=0.0)
 
 
 class DistanceScores(ScorePatch):
-    """Scores that fall with the squared distance of query and key."""
+    """Negative squared distances of queries and keys as scores."""
 
     def __init__(self, attention: Attention, tau: float | None):
         super().__init__(attention)
@@ -44,23 +50,21 @@ class DistanceScores(ScorePatch):
 
 
 @register
-class L2Attention(Remedy):
+class L2Attention(Remedy[L2AttentionOptions]):
     key = "l2_attention"
     title = "L2 attention"
     paper = "Wang et al., ICLR 2022, appendix D.3; Kim et al., The Lipschitz Constant of Self-Attention, ICML 2021"
     acts_on = "attention scores"
-    options = {
-        "tau": Option(None, "temperature; the root of the head's channels unless given", above=0.0, optional=True)
-    }
+    Options = L2AttentionOptions
     conflicts = ("adder_attention", "adder", "logistic_attention")
     departures = (
-        "Kim et al. tie the query and key weights; here the host keeps its own two, as the paper's bound has it."
+        "Kim et al. tie the query and key weights; here the host keeps its two weights, as in the bound of Wang et al."
     )
 
-    def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        attention = plain_scores(block)
-        return [Placement(attention.core, DistanceScores(attention, options["tau"]))]
+    def place(self, block: Block, anatomy: Anatomy, options: L2AttentionOptions) -> list[Placement]:
+        attention = dot_product_attention(block)
+        return [Placement(attention.core, DistanceScores(attention, options.tau))]
 
-    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
-        a = block.core()
-        return a.images * a.heads * a.keys * (2 * a.head_channels + a.queries)
+    def flops(self, block: Block, anatomy: Anatomy, options: L2AttentionOptions) -> int:
+        a = block.attention()
+        return a.windows * a.heads * a.keys * (2 * a.head_channels + a.queries)

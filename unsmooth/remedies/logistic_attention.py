@@ -2,7 +2,7 @@
 
     P_ij = LeakyReLU(⟨u_q, q_i⟩ + ⟨u_k, k_j⟩ + b)
 
-with u_q, u_k (head channels) and b for each head; max|P| ≤ (‖u_K‖+‖u_Q‖)γ + b for tokens of norm at most γ.
+with u_q, u_k (head channels) and b per head; max|P| ≤ (‖u_K‖+‖u_Q‖)γ + b for tokens of norm at most γ.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.remedies.base import Options, Placement, Remedy, ScorePatch, plain_scores, register
+from unsmooth.remedies.base import NoOptions, Placement, Remedy, ScorePatch, dot_product_attention, register
 
 SLOPE = 0.2
 
 
 class AdditiveScores(ScorePatch):
-    """A score for each query plus a score for each key, bent at zero."""
+    """LeakyReLU of one score per query plus one score per key."""
 
     def __init__(self, attention: Attention):
         super().__init__(attention)
@@ -41,7 +41,7 @@ class AdditiveScores(ScorePatch):
 
 
 @register
-class LogisticAttention(Remedy):
+class LogisticAttention(Remedy[NoOptions]):
     key = "logistic_attention"
     title = "Logistic attention"
     paper = "Wang et al., Anti-Oversmoothing in Deep Vision Transformers, ICLR 2022, appendix D.3"
@@ -50,18 +50,18 @@ class LogisticAttention(Remedy):
     conflicts = ("adder_attention", "adder", "l2_attention")
     fused = "no: explicit map"
     departures = (
-        "The paper prints a bound for a score that is affine in the query's and the key's token. Taken alone, the "
-        "query's part is the same for a whole row and a softmax cancels it: all rows would be equal. We bend the score "
-        "with LeakyReLU (slope 0.2, as graph attention does), for which the bound still holds. It reads q and k, not "
-        "the raw tokens."
+        "The paper prints a bound for a score that is affine in the tokens of query and key. The softmax cancels the "
+        "query's term of such a score, which is constant per row: all rows would be equal. We apply LeakyReLU to the "
+        "score (slope 0.2, as in graph attention), for which the bound still holds. It reads q and k, not the raw "
+        "tokens."
     )
 
-    def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        attention = plain_scores(block)
+    def place(self, block: Block, anatomy: Anatomy, options: NoOptions) -> list[Placement]:
+        attention = dot_product_attention(block)
         return [Placement(attention.core, AdditiveScores(attention))]
 
-    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
-        a = block.core()
+    def flops(self, block: Block, anatomy: Anatomy, options: NoOptions) -> int:
+        a = block.attention()
         dots = 2 * (a.queries + a.keys) * a.head_channels
         product = 2 * a.queries * a.keys * a.head_channels  # saved: no product of queries and keys
-        return a.images * a.heads * (dots + 3 * a.queries * a.keys - product)
+        return a.windows * a.heads * (dots + 3 * a.queries * a.keys - product)

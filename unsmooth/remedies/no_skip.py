@@ -2,32 +2,43 @@
 
     x + f(x)  →  f(x)
 
-for the attention branch, the MLP branch or both, and for the token mixer of ConvMixer (`branch=attn`). An
-ablation, not a fix: it shows what the skip is worth.
+for the attention branch, the MLP branch or both, and for the token mixer of ConvMixer (`branch=attn`). It is an
+ablation, not a fix: it shows the effect of the skip.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Block
-from unsmooth.remedies.base import Option, Options, Placement, Remedy, branches, register
+from unsmooth.remedies.base import Placement, Remedy, branch_names, register
 from unsmooth.seam.patched import ResidualScale
+from unsmooth.utils.options import option, options
+
+
+@options
+class NoSkipOptions:
+    branch: Literal["attn", "mlp", "both"] = option("attn", "branch whose skip is dropped")
 
 
 @register
-class NoSkip(Remedy):
+class NoSkip(Remedy[NoSkipOptions]):
     key = "no_skip"
     title = "No skip"
     paper = "Ji et al., Always Skip Attention, ICCV 2025"
     acts_on = "residual sum"
-    options = {"branch": Option("attn", "which skip to drop", choices=("attn", "mlp", "both"))}
+    Options = NoSkipOptions
     departures = "None."
 
-    def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        for which in branches(options):
-            if block.residuals.count(which) != 1:
-                raise NotApplicable(block.reasons.get(which, f"no single residual sum of its {which} branch was found"))
-        return [Placement(block.name, ResidualScale(which, skip=0.0), which) for which in branches(options)]
+    def place(self, block: Block, anatomy: Anatomy, options: NoSkipOptions) -> list[Placement]:
+        for branch in branch_names(options.branch):
+            if block.residuals.count(branch) != 1:
+                reason = f"its {branch} branch has {block.residuals.count(branch)} residual sums, not one"
+                raise NotApplicable(block.reasons.get(branch, reason))
+        return [
+            Placement(block.name, ResidualScale(branch, skip=0.0), branch) for branch in branch_names(options.branch)
+        ]
 
-    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
+    def flops(self, block: Block, anatomy: Anatomy, options: NoSkipOptions) -> int:
         return 0

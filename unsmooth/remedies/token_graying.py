@@ -3,18 +3,18 @@
     svd   X = UΣVᵀ          →  σ_max · U(Σ/σ_max)^ε Vᵀ
     dct   X̂ = D_n X D_dᵀ    →  D_nᵀ [ m · sign(X̂)(|X̂|/m)^ε ] D_d,   m = max|X̂|
 
-once, on the patch tokens after patch embedding, before class token and position. ε = 1 is the identity. For the
-svd form log κ(X̃) = ε·log κ(X) exactly; the dct form is cheaper and not monotone in κ. No parameters.
+once, on the patch tokens after patch embedding, before class token and position embedding. ε = 1 is the identity. For
+the svd form log κ(X̃) = ε·log κ(X) exactly; the dct form is cheaper and not monotone in κ. No parameters.
 
-The svd form needs no SVD: U(Σ/σ_max)^ε Vᵀ = M X with M a power of the smaller Gram matrix, whose eigenvectors
-are found in double precision, which keeps singular values down to 1e-7 of the largest. Its gradient uses divided
-differences (Daleckii–Krein), which stay finite where eigenvalues meet.
+The svd form computes no SVD: U(Σ/σ_max)^ε Vᵀ = M X with M a power of the smaller Gram matrix. Its eigenvectors are
+computed in double precision, which resolves singular values down to 1e-7 of the largest. Its gradient uses divided
+differences (Daleckii–Krein), which stay finite for equal eigenvalues.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,12 +23,25 @@ from torch import Tensor
 from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.hosts.patch_embed import HookPoint, PatchEmbedding
-from unsmooth.remedies.base import Option, Options, Placement, Remedy, TokenHook, register
+from unsmooth.remedies.base import Placement, Remedy, TokenHook, register
+from unsmooth.utils.options import option, options
+
+
+@options
+class TokenGrayingOptions:
+    transform: Literal["dct", "svd"] = option("dct", "spectrum that is raised to the power")
+    epsilon: float | None = option(None, "power; default: 0.95 for dct, 0.65 for svd", above=0.0, high=1.0)
+    where: Literal["embedding", "patches"] = option("embedding", "embedded patch tokens, or raw patches of the image")
+    rescale: bool = option(True, "multiply by the largest value again, so that epsilon=1 is the identity")
+
+    @property
+    def power(self) -> float:
+        return self.epsilon or {"dct": 0.95, "svd": 0.65}[self.transform]
 
 
 def dct_matrix(size: int, **kind: Any) -> Tensor:
     """The orthonormal DCT-II as a matrix: D x is the transform, Dᵀ its inverse."""
-    n = torch.arange(size, dtype=torch.float64, device="cpu")  # not every device has double precision
+    n = torch.arange(size, dtype=torch.float64, device="cpu")  # some devices have no double precision
     matrix = torch.cos(math.pi / size * (n + 0.5) * n.unsqueeze(1)) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)
     return matrix.to(**kind)
@@ -39,7 +52,7 @@ def gray_dct(x: Tensor, epsilon: float, rescale: bool, rows: Tensor, columns: Te
     spectrum = rows @ x @ columns.mT
     magnitude = spectrum.abs()
     peak = magnitude.amax(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
-    # The smallest normal number in front of the power keeps its gradient finite at a zero of the spectrum.
+    # Clamping to the smallest normal number keeps the gradient of the power finite at zeros of the spectrum.
     power = (magnitude / peak).clamp_min(torch.finfo(x.dtype).tiny).pow(epsilon)
     grayed = spectrum.sign() * (power * peak if rescale else power)
     return rows.mT @ grayed @ columns
@@ -77,7 +90,7 @@ class GramPower(torch.autograd.Function):
         divided = torch.where(alive, torch.where(near, slope, difference), 0)
         inner = vectors.mT @ ((grad + grad.mT) / 2) @ vectors
         through_map = vectors @ (divided * inner) @ vectors.mT / peak.unsqueeze(-1)
-        # G/λ_max also moves with λ_max, along the last eigenvector.
+        # G/λ_max also depends on λ_max, along the last eigenvector.
         derivative = power * gains * inner.diagonal(dim1=-2, dim2=-1)
         last = vectors[..., -1:]
         through_peak = -derivative.sum(-1, keepdim=True).unsqueeze(-1) / peak.unsqueeze(-1) * (last @ last.mT)
@@ -85,7 +98,7 @@ class GramPower(torch.autograd.Function):
 
 
 def gray_svd(x: Tensor, epsilon: float, rescale: bool) -> Tensor:
-    """Raise the singular values of tokens × channels, over the largest, to the power ε."""
+    """Raise the singular values of tokens × channels, divided by the largest, to the power ε."""
     with torch.autocast(x.device.type, enabled=False):
         wide = x.double()
         wide_rows = x.shape[-2] <= x.shape[-1]
@@ -103,7 +116,7 @@ def gray_svd(x: Tensor, epsilon: float, rescale: bool) -> Tensor:
 
 
 class Graying(TokenHook):
-    """Grays tokens × channels, whatever their layout."""
+    """Grays tokens × channels, in any token layout."""
 
     rows: Tensor
     columns: Tensor
@@ -112,13 +125,13 @@ class Graying(TokenHook):
         super().__init__()
         self.transform, self.epsilon, self.rescale, self.channels_last = transform, epsilon, rescale, channels_last
         if transform == "dct":
-            # Made once for the usual size; another one is made when it is met.
+            # For the usual number of tokens; a matrix for another number is computed in the forward pass.
             self.register_buffer("rows", dct_matrix(tokens), persistent=False)
             self.register_buffer("columns", dct_matrix(channels), persistent=False)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Graying:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.transform == "dct":  # a host in half precision is still grayed in single
+        if self.transform == "dct":  # a host in half precision is grayed in single precision
             dtype = torch.promote_types(self.rows.dtype, torch.float32)
             for name in ("rows", "columns"):
                 matrix = getattr(self, name)
@@ -145,12 +158,12 @@ class Graying(TokenHook):
 
 
 class PatchGraying(Graying):
-    """Grays the raw patches of an image: patches × pixels."""
+    """Grays patches × pixels of the image."""
 
-    def __init__(self, transform: str, epsilon: float, rescale: bool, patches: PatchEmbedding):
-        pixels = patches.image_channels * math.prod(patches.kernel)
-        super().__init__(transform, epsilon, rescale, patches.tokens, pixels, True)
-        self.kernel = patches.kernel
+    def __init__(self, transform: str, epsilon: float, rescale: bool, patch_embed: PatchEmbedding):
+        pixels = patch_embed.image_channels * math.prod(patch_embed.kernel)
+        super().__init__(transform, epsilon, rescale, patch_embed.tokens, pixels, True)
+        self.kernel = patch_embed.kernel
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         high, wide = (side - side % step for side, step in zip(x.shape[-2:], self.kernel, strict=True))
@@ -159,49 +172,40 @@ class PatchGraying(Graying):
 
 
 @register
-class TokenGraying(Remedy):
+class TokenGraying(Remedy[TokenGrayingOptions]):
     key = "token_graying"
     title = "Token graying"
     paper = "Ji et al., Always Skip Attention, ICCV 2025"
     acts_on = "patch tokens, once"
-    options = {
-        "transform": Option("dct", "which spectrum is raised", choices=("dct", "svd")),
-        "epsilon": Option(
-            None, "the power; 0.95 for dct and 0.65 for svd unless given", above=0.0, high=1.0, optional=True
-        ),
-        "where": Option("embedding", "on embedded patch tokens, or on raw patches", choices=("embedding", "patches")),
-        "rescale": Option(True, "multiply back by the largest value, so that epsilon=1 is the identity"),
-    }
+    Options = TokenGrayingOptions
     departures = (
-        "The dct rule (sign and magnitude, over the largest) and the factor that is multiplied back are our reading; "
-        "so is the place, once, on patch tokens before class token and position."
+        "The dct rule (sign and magnitude, divided by the largest) and the rescaling are our reading of the paper, and "
+        "so is the place: once, on the patch tokens before class token and position embedding."
     )
     once = True
 
-    def exact(self, options: Options) -> bool:
-        return options["epsilon"] == 1.0 and options["rescale"]
+    def exact(self, options: TokenGrayingOptions) -> bool:
+        return options.epsilon == 1.0 and options.rescale
 
-    def place(self, block: Block, anatomy: Anatomy, options: Options) -> list[Placement]:
-        patches = anatomy.patches
-        if patches is None:
-            raise NotApplicable("no convolution that cuts the image into patches was found")
-        transform, rescale = options["transform"], options["rescale"]
-        epsilon = options["epsilon"] or {"dct": 0.95, "svd": 0.65}[transform]
-        if options["where"] == "embedding":
-            last = patches.hook_point.channels_last
-            part = Graying(transform, epsilon, rescale, patches.tokens, patches.channels, last)
-            return [Placement(patches.hook_point, part)]
-        if patches.overlap:
-            raise NotApplicable("its patches overlap, so the image cannot be put together again; use where=embedding")
-        part = PatchGraying(transform, epsilon, rescale, patches)
-        return [Placement(HookPoint(patches.convolution, "input"), part)]
+    def place(self, block: Block, anatomy: Anatomy, options: TokenGrayingOptions) -> list[Placement]:
+        embed, gray = anatomy.patch_embed, (options.transform, options.power, options.rescale)
+        if embed is None:
+            raise NotApplicable("it has no convolution that splits the image into patches")
+        if options.where == "embedding":
+            point = embed.hook_point
+            return [Placement(point, Graying(*gray, embed.tokens, embed.channels, point.channels_last))]
+        if embed.overlap:
+            raise NotApplicable(
+                "its patches overlap, so the image cannot be reassembled from them; use where=embedding"
+            )
+        return [Placement(HookPoint(embed.convolution, "input"), PatchGraying(*gray, embed))]
 
-    def flops(self, block: Block, anatomy: Anatomy, options: Options) -> int:
-        patches = anatomy.patches
-        assert patches is not None
-        n = patches.tokens
-        d = patches.channels if options["where"] == "embedding" else patches.image_channels * math.prod(patches.kernel)
-        if options["transform"] == "dct":
+    def flops(self, block: Block, anatomy: Anatomy, options: TokenGrayingOptions) -> int:
+        embed = anatomy.patch_embed
+        assert embed is not None
+        n = embed.tokens
+        d = embed.channels if options.where == "embedding" else embed.image_channels * math.prod(embed.kernel)
+        if options.transform == "dct":
             return 4 * n * d * (n + d)
         small, large = min(n, d), max(n, d)
-        return 4 * small * small * large + 9 * small**3  # two products, and the eigenvectors by the usual count
+        return 4 * small * small * large + 9 * small**3  # two products, and 9n³ for the eigenvectors

@@ -1,6 +1,6 @@
-"""Puts remedies on a model and takes them off again: check everything (`unsmooth.surgery.plan`), then change.
+"""Applies remedies to a model and removes them: check everything (`unsmooth.surgery.plan`), then change.
 
-The host's own keys never change; a part is a child named `unsmooth_<remedy>` of the module that it acts on.
+The keys of the host never change. A patch is a child named `unsmooth_<remedy>` of the module that it acts on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.remedies.base import LinearPatch, Placement, TokenHook
 from unsmooth.seam.patched import ResidualScale, module_patches, unpatch
-from unsmooth.surgery.plan import Plan, prepare
+from unsmooth.spec import SpecItem
+from unsmooth.surgery.plan import Plan, check_applicable, prepare
 from unsmooth.surgery.record import (
     PREFIX,
     RECORD,
@@ -31,139 +32,177 @@ from unsmooth.surgery.record import (
 
 
 def apply(
-    model: nn.Module, remedy: str, blocks: str | None = None, example: Example | None = None, **options: Any
+    model: nn.Module, remedy: str | SpecItem, blocks: str | None = None, example: Example | None = None, **options: Any
 ) -> Plan:
-    """Put a remedy on a model, in place. Nothing is changed unless everything fits.
+    """Apply a remedy to a model, in place.
 
-    `remedy` is a name, or a name with options as in a model spec. `blocks` restricts it: "6:", "0,3,5", ":-2".
-    `example` is one input for hosts that need a special one (keyword arguments; "image" goes by place).
-    Blocks where it makes no sense are left out with a warning; if that is all of them, it raises.
+    Everything is checked before anything is changed. Blocks that the remedy does not fit are skipped with a warning.
+
+    Args:
+        model: A host or a treated model.
+        remedy: Name of a remedy, optionally with options: `"no_skip(branch=mlp)"`.
+        blocks: Blocks to treat: `"6:"`, `":-2"`, `"0,3,5"` or `"4"`. Default: all.
+        example: One input of the host, as keyword arguments; `image` is passed by position. Default: an image of noise.
+        **options: Options of the remedy, on top of those in `remedy`.
+
+    Returns:
+        The plan that was carried out.
+
+    Raises:
+        UnsmoothError: The remedy, an option or a block does not exist, the remedy conflicts with an applied one, or
+            it fits no block (`NotApplicable`). The model is unchanged.
+
+    Example:
+        >>> import unsmooth
+        >>> model = unsmooth.create_model("vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)")
+        >>> plan = unsmooth.apply(model, "context_broadcast", blocks="1:", kind="scaled")
+        >>> plan.sites
+        ('blocks.1.mlp',)
+        >>> [str(remedy) for remedy in unsmooth.applied(model).remedies]
+        ['context_broadcast(kind=scaled, blocks=1:)']
     """
-    done, part, chosen, placements, anatomy = prepare(model, remedy, blocks, example, options, dry=False)
-    for index, why in done.refused.items():
-        warnings.warn(f"{part.name} is not on block {index}: {why}", stacklevel=2)
+    operation = prepare(model, remedy, blocks, example, options)
+    check_applicable(operation)
+    for index, reason in operation.plan.refused.items():
+        warnings.warn(f"{operation.remedy.name} is not on block {index}: {reason}", stacklevel=2)
     attachments: list[Attachment] = []
     try:
-        for placement in placements:
-            attachments.append(_attach(model, part.name, placement, anatomy))
+        for placement in operation.placements:
+            attachments.append(_attach(model, operation.remedy.name, placement, operation.anatomy))
     except BaseException:
         for attachment in reversed(attachments):
             _detach(model, attachment)
         raise
     record = record_of(model)
-    record.anatomy = anatomy
-    on = tuple(index for index in chosen if index not in done.refused)
-    record.entries.append(AppliedRemedy(part, on, tuple(attachments)))
+    record.anatomy = operation.anatomy
+    record.applied.append(AppliedRemedy(operation.remedy, operation.blocks, tuple(attachments)))
     model.__dict__[RECORD] = record
-    return done
+    return operation.plan
 
 
 def remove(model: nn.Module, remedy: str | None = None) -> None:
-    """Take a remedy off again (all of them, where none is named). The host is as it was, bit for bit."""
+    """Remove a remedy from a model, in place. The host is restored bit for bit.
+
+    Args:
+        model: A treated model.
+        remedy: Name of the remedy. Default: all remedies of the model.
+
+    Raises:
+        UnsmoothError: The remedy does not exist or is not on the model.
+
+    Example:
+        >>> import unsmooth
+        >>> model = unsmooth.create_model("vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)+attn_scale")
+        >>> unsmooth.remove(model, "attn_scale")
+        >>> unsmooth.applied(model).remedies
+        ()
+    """
     check_unwrapped(model)
     check_unfolded(model)
     record = record_of(model)
     if remedy is not None:
         remedies.get(remedy)
-    going = [a for a in record.entries if remedy in (None, a.part.name)]
-    if not going:
-        has = ", ".join(dict.fromkeys(a.part.name for a in record.entries)) or "none"
-        raise UnsmoothError(f"there is nothing to remove: {remedy or 'a remedy'} is not on this model (it has: {has})")
-    for entry in reversed(going):
+    removed = [entry for entry in record.applied if remedy in (None, entry.remedy.name)]
+    if not removed:
+        names = ", ".join(dict.fromkeys(entry.remedy.name for entry in record.applied)) or "none"
+        raise UnsmoothError(
+            f"there is nothing to remove: {remedy or 'a remedy'} is not on this model (it has: {names})"
+        )
+    for entry in reversed(removed):
         for attachment in reversed(entry.attachments):
             _detach(model, attachment)
-        record.entries.remove(entry)
-    if not record.entries:
+        record.applied.remove(entry)
+    if not record.applied:
         record.anatomy = None
         if record.host is None:
             model.__dict__.pop(RECORD, None)
 
 
 def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) -> Attachment:
-    """Hang one part on the model."""
-    at = placement.at.module if isinstance(placement.at, HookPoint) else placement.at
-    module, part = model.get_submodule(at), placement.part
-    if isinstance(part, ResidualScale):
-        found = module_patches(module)
-        found.residuals.append(part)
-        found.residual_branches = next(block.residuals for block in anatomy.blocks if block.name == at)
-        return Attachment("", "", at, part)
-    home = at
-    while home and isinstance(model.get_submodule(home), CONTAINERS):
-        home = home.rpartition(".")[0]  # a list of modules runs its children: no place for a part
-    child = _child_name(model.get_submodule(home), key, placement)
-    reference = next((p for p in module.parameters()), None)
+    """Attach one patch to the model."""
+    point, patch = placement.target, placement.patch
+    target = point.module if isinstance(point, HookPoint) else point
+    module = model.get_submodule(target)
+    if isinstance(patch, ResidualScale):
+        patches = module_patches(module)
+        patches.residuals.append(patch)
+        patches.residual_branches = next(block.residuals for block in anatomy.blocks if block.name == target)
+        return Attachment("", "", target, patch)
+    parent = target
+    while parent and isinstance(model.get_submodule(parent), CONTAINERS):
+        parent = parent.rpartition(".")[0]  # a container runs its children, so a patch cannot be one of them
+    child = _child_name(model.get_submodule(parent), key, placement)
+    reference = next(module.parameters(), None)
     if reference is None:
         reference = next(model.parameters())
-    part.to(device=reference.device, dtype=reference.dtype if reference.is_floating_point() else None)
-    part.train(module.training)
-    attachment = Attachment(home, child, at)
-    model.get_submodule(home).add_module(child, part)
+    patch.to(device=reference.device, dtype=reference.dtype if reference.is_floating_point() else None)
+    patch.train(module.training)
+    attachment = Attachment(parent, child, target)
+    model.get_submodule(parent).add_module(child, patch)
     try:
-        if isinstance(part, TokenHook):
-            assert isinstance(placement.at, HookPoint)
-            hook = module.register_forward_pre_hook if placement.at.side == "input" else module.register_forward_hook
-            hook(part, with_kwargs=True)
-        elif isinstance(part, LinearPatch):
-            module_patches(module).linears.append((placement.weight.removeprefix(at + "."), part))
+        if isinstance(patch, TokenHook):
+            assert isinstance(point, HookPoint)
+            register = module.register_forward_pre_hook if point.side == "input" else module.register_forward_hook
+            register(patch, with_kwargs=True)
+        elif isinstance(patch, LinearPatch):
+            module_patches(module).linears.append((placement.weight.removeprefix(target + "."), patch))
             attachment = replace(attachment, frozen=_freeze(model, placement.weight))
         else:
-            module_patches(module).attention.append(part)
+            module_patches(module).attention.append(patch)
     except BaseException:
         _detach(model, attachment)
         raise
     return attachment
 
 
-def _child_name(home: nn.Module, key: str, placement: Placement) -> str:
-    """`unsmooth_<remedy>`, told apart by the host's weight, the branch or a number where there are several."""
+def _child_name(parent: nn.Module, key: str, placement: Placement) -> str:
+    """`unsmooth_<remedy>`, with the host's weight, the branch or a number if there are several."""
     if placement.weight:
-        path = placement.weight.removeprefix(f"{placement.at}.").removesuffix("weight").strip("._")
+        path = placement.weight.removeprefix(f"{placement.target}.").removesuffix("weight").strip("._")
         return f"{PREFIX}{key}_{path.replace('.', '_')}"
     names = [
         f"{PREFIX}{key}",
-        f"{PREFIX}{key}_{placement.role}",
-        *(f"{PREFIX}{key}_{placement.role}{i}" for i in range(2, 9)),
+        f"{PREFIX}{key}_{placement.branch}",
+        *(f"{PREFIX}{key}_{placement.branch}{i}" for i in range(2, 9)),
     ]
-    return next(name for name in names if name not in home._modules)
+    return next(name for name in names if name not in parent._modules)
 
 
 def _freeze(model: nn.Module, weight: str) -> tuple[str, ...]:
-    """Stop the gradients of a weight and bias that a stand-in makes idle; the names of those that had some."""
+    """Freeze a weight and bias that a patch replaces, and return the names of those that were trainable."""
     layer = weight.rpartition(".")[0]
-    idle = [weight, weight.removesuffix("weight") + "bias"]
+    unused = [weight, weight.removesuffix("weight") + "bias"]
     if layer.endswith("qkv"):  # BEiT and EVA keep the biases of queries and values beside the layer
-        idle += [f"{layer.rpartition('.')[0]}.{name}" for name in ("q_bias", "v_bias")]
-    own = dict(model.named_parameters())
-    frozen = tuple(name for name in idle if name in own and own[name].requires_grad)
+        unused += [f"{layer.rpartition('.')[0]}.{name}" for name in ("q_bias", "v_bias")]
+    parameters = dict(model.named_parameters())
+    frozen = tuple(name for name in unused if name in parameters and parameters[name].requires_grad)
     for name in frozen:
-        own[name].requires_grad_(False)
+        parameters[name].requires_grad_(False)
     return frozen
 
 
 def _detach(model: nn.Module, attachment: Attachment) -> None:
-    """Take one part off again; one whose module is gone from the model went with it."""
-    if attachment.at not in dict(model.named_modules()):
+    """Remove one patch. A patch whose target was removed from the model is gone already."""
+    if attachment.target not in dict(model.named_modules()):
         return
-    module = model.get_submodule(attachment.at)
-    if attachment.join is not None:
-        module_patches(module).residuals = [
-            join for join in module_patches(module).residuals if join is not attachment.join
-        ]
+    module = model.get_submodule(attachment.target)
+    if attachment.residual is not None:
+        patches = module_patches(module)
+        patches.residuals = [residual for residual in patches.residuals if residual is not attachment.residual]
         unpatch(module)
         return
-    home = model.get_submodule(attachment.home)
-    part = home.get_submodule(attachment.child)
+    parent = model.get_submodule(attachment.parent)
+    patch = parent.get_submodule(attachment.child)
     for hooks, flags in ((module._forward_hooks, module._forward_hooks_with_kwargs),
                          (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)):  # fmt: skip
-        for key in [key for key, hook in hooks.items() if hook is part]:
+        for key in [key for key, hook in hooks.items() if hook is patch]:
             del hooks[key]
             flags.pop(key, None)
-    found = module.__dict__.get("_unsmooth_patches")
-    if found is not None:
-        found.attention = [other for other in found.attention if other is not part]
-        found.linears = [(path, other) for path, other in found.linears if other is not part]
+    if "_unsmooth_patches" in module.__dict__:
+        patches = module_patches(module)
+        patches.attention = [other for other in patches.attention if other is not patch]
+        patches.linears = [(path, other) for path, other in patches.linears if other is not patch]
         unpatch(module)
     for name in attachment.frozen:
         model.get_parameter(name).requires_grad_(True)
-    del home._modules[attachment.child]
+    del parent._modules[attachment.child]

@@ -1,17 +1,19 @@
-"""What loss remedies add to the training loss.
+"""The terms that loss remedies add to the training loss.
 
-A loss remedy changes nothing in a forward pass: its parts keep the tokens that passed them, in training mode and with
-gradients on. `auxiliary_loss` makes the terms of them and lets the tokens go:
+A loss remedy does not change the forward pass: its patches store the tokens of each pass in training mode with
+gradients. `auxiliary_loss` computes the terms from them and releases the tokens:
 
     loss = criterion(model(images), labels)
     extra = auxiliary_loss(model)
     (loss if extra is None else loss + extra).backward()
 
-A model with checkpointed blocks compiles with a graph break at each part, or in one graph under
+A model with checkpointed blocks compiles with a graph break at each patch, or in one graph with
 `torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint`.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -22,32 +24,45 @@ from unsmooth.surgery.record import AppliedRemedy, record_of
 
 
 def auxiliary_loss(model: nn.Module) -> Tensor | None:
-    """The sum of the loss remedies' terms, weighted, of the last training pass; None where no such remedy is on.
+    """Return the weighted sum of the terms of all loss remedies for the last training pass.
 
-    Call it once after each forward pass, in front of the backward pass. It takes a wrapped model too (compiled,
-    DistributedDataParallel). Where a loss remedy is on and saw no training pass since the last call, it raises: in
-    eval mode and without gradients nothing is kept.
+    Call it once after each forward pass, before the backward pass.
+
+    Args:
+        model: A model, also a compiled one or one wrapped in DistributedDataParallel.
+
+    Returns:
+        The sum as a scalar tensor, or None if the model has no loss remedy.
+
+    Raises:
+        UnsmoothError: There was no forward pass in training mode with gradients since the last call.
+
+    Example:
+        >>> import torch, unsmooth
+        >>> model = unsmooth.create_model("vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)+diverse_patch")
+        >>> loss = model(torch.randn(2, 3, 32, 32)).square().mean() + unsmooth.auxiliary_loss(model)
+        >>> loss.backward()
     """
     terms = [
         _term(owner, entry, remedy)
         for owner in model.modules()
-        for entry in record_of(owner).entries
-        if isinstance(remedy := remedies.get(entry.part.name), LossRemedy)
+        for entry in record_of(owner).applied
+        if isinstance(remedy := remedies.get(entry.remedy.name), LossRemedy)
     ]
     return sum(terms[1:], terms[0]) if terms else None
 
 
-def _term(model: nn.Module, entry: AppliedRemedy, remedy: LossRemedy) -> Tensor:
-    there = dict(model.named_modules())
-    parts = [there.get(f"{attachment.home}.{attachment.child}".lstrip(".")) for attachment in entry.attachments]
-    keepers = [part for part in parts if isinstance(part, TokenBuffer)]
-    if len(keepers) < len(parts):
-        raise UnsmoothError(f"blocks that {remedy.key} looks at were taken out; remove(model), then apply again")
-    tokens = [keeper.take() for keeper in keepers]
-    seen = [x for x in tokens if x is not None]
-    if len(seen) < len(tokens):
+def _term(model: nn.Module, entry: AppliedRemedy, remedy: LossRemedy[Any]) -> Tensor:
+    modules = dict(model.named_modules())
+    patches = [modules.get(attachment.module) for attachment in entry.attachments]
+    buffers = [patch for patch in patches if isinstance(patch, TokenBuffer)]
+    if len(buffers) < len(patches):
+        raise UnsmoothError(f"blocks with patches of {remedy.key} were removed. Call remove(model), then apply again.")
+    stored = [buffer.take() for buffer in buffers]
+    tokens = [x for x in stored if x is not None]
+    if len(tokens) < len(stored):
         raise UnsmoothError(
-            f"{remedy.key} saw no forward pass in training mode with gradients since the last auxiliary_loss(model): "
-            "call it once after each; gradient checkpointing must be the kind with use_reentrant=False"
+            f"{remedy.key} saw no forward pass in training mode with gradients since the last auxiliary_loss(model). "
+            "Call it once after each forward pass; gradient checkpointing needs use_reentrant=False."
         )
-    return remedy.loss(seen, remedy.read(entry.part.options))
+    return remedy.loss(tokens, remedies.options_of(entry.remedy))

@@ -1,4 +1,4 @@
-"""Builds a treated model from its spec."""
+"""Builds a treated model from a model spec."""
 
 from __future__ import annotations
 
@@ -15,19 +15,35 @@ from unsmooth.surgery.record import RECORD, Record
 
 
 def create_model(spec: str | ModelSpec, pretrained: bool = False, **host_kwargs: Any) -> nn.Module:
-    """The model that a spec names: `deit_small_patch16_224(depth=24)+attn_scale+feat_scale`.
+    """Build a host and apply the remedies of a spec to it, from left to right.
 
-    `host_kwargs` go to the host's own library, on top of the options in the spec. Weights are loaded into the
-    host before the remedies are applied.
+    Args:
+        spec: A model spec, `HOST(option=value)+remedy(option=value)`. HOST is a timm name, `hf:NAME` or
+            `torchvision:NAME`; its options are those of its library.
+        pretrained: Load the pretrained weights of the host before the remedies are applied.
+        **host_kwargs: Options of the host, on top of those in the spec.
+
+    Returns:
+        The treated model, in training mode.
+
+    Raises:
+        UnsmoothError: The spec cannot be read, the host cannot be built, or a remedy does not fit it.
+
+    Example:
+        >>> import unsmooth
+        >>> spec = "vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)+attn_scale+feat_scale"
+        >>> model = unsmooth.create_model(spec, num_classes=10)
+        >>> model.head.out_features
+        10
     """
     spec = spec if isinstance(spec, ModelSpec) else parse(spec)
     if spec.host is None:
         raise UnsmoothError(f"the spec {str(spec)!r} names no host: write HOST+{spec}")
-    for part in spec.remedies:  # a mistake in a remedy is found before a large host is built
-        remedies.get(part.name).read({name: value for name, value in part.options.items() if name != "blocks"})
+    for remedy in spec.remedies:  # a mistake in a remedy raises before a large host is built
+        remedies.options_of(remedy)
     model = create_host(spec.host, pretrained, **host_kwargs)
     host = SpecItem(spec.host.name, {**spec.host.options, **host_kwargs})
     model.__dict__[RECORD] = Record(host if host.writable else None)
-    for part in spec.remedies:
-        apply(model, str(part))
+    for remedy in spec.remedies:
+        apply(model, remedy)
     return model

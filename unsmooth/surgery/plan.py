@@ -1,4 +1,4 @@
-"""What a remedy would do to a model, worked out in full before anything is changed."""
+"""Plans: what a remedy would do to a model, worked out completely before anything is changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from unsmooth.surgery.record import Record, check_model, check_unfolded, check_w
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """What a remedy would do in one block: new parameters and operations, or the reason why not."""
+    """What a remedy would do to one block: new parameters and operations, or the reason why it does not fit."""
 
     block: int
     name: str
@@ -34,7 +34,13 @@ class BlockPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A dry run of one remedy on one model."""
+    """A dry run of one remedy on one model.
+
+    Attributes:
+        remedy: The remedy with its options.
+        blocks: The plan of each selected block.
+        exact: Whether the outputs of a pretrained host stay the same when the remedy is applied.
+    """
 
     remedy: SpecItem
     blocks: tuple[BlockPlan, ...]
@@ -42,86 +48,162 @@ class Plan:
 
     @property
     def sites(self) -> tuple[str, ...]:
+        """The modules and weights that would be patched."""
         return tuple(site for block in self.blocks for site in block.sites)
 
     @property
     def parameters(self) -> int:
+        """The number of new parameters."""
         return sum(block.parameters for block in self.blocks)
 
     @property
     def flops(self) -> int:
-        """Operations added for one image; a multiply-add counts as two."""
+        """Operations added per image. A multiply-add counts as two."""
         return sum(block.flops for block in self.blocks)
 
     @property
     def refused(self) -> dict[int, str]:
+        """The blocks that the remedy does not fit, with the reasons."""
         return {block.block: block.refusal for block in self.blocks if block.refusal}
 
     def __str__(self) -> str:
-        start = "outputs unchanged at its start" if self.exact else "changes the outputs at once"
-        cost = f"{self.parameters:,} new parameters, {self.flops / 1e6:,.1f} MFLOPs an image"
-        text = f"{self.remedy}: {len(self.sites)} sites, {cost}; {start}"
-        return "\n".join([text, *(f"  not on block {i}: {why}" for i, why in self.refused.items())])
+        start = "outputs unchanged at the start" if self.exact else "changes the outputs at once"
+        cost = f"{self.parameters:,} new parameters, {self.flops / 1e6:,.1f} MFLOPs per image"
+        summary = f"{self.remedy}: {len(self.sites)} sites, {cost}; {start}"
+        return "\n".join([summary, *(f"  not on block {index}: {reason}" for index, reason in self.refused.items())])
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A plan with everything that is needed to carry it out: the patches, their targets and the host's anatomy."""
+
+    plan: Plan
+    placements: tuple[Placement, ...]
+    anatomy: Anatomy
+
+    @property
+    def remedy(self) -> SpecItem:
+        return self.plan.remedy
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The blocks that get patches."""
+        return tuple(block.block for block in self.plan.blocks if not block.refusal)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether a remedy can be applied to a model: its plan, and the reason why not (empty if it can)."""
+
+    remedy: SpecItem
+    plan: Plan | None
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.reason
 
 
 def plan(
-    model: nn.Module, remedy: str, blocks: str | None = None, example: Example | None = None, **options: Any
+    model: nn.Module, remedy: str | SpecItem, blocks: str | None = None, example: Example | None = None, **options: Any
 ) -> Plan:
-    """What `apply` would do, without doing it: sites, new parameters, operations, refusals."""
-    return prepare(model, remedy, blocks, example, options, dry=True)[0]
+    """Return what `apply` would do, without changing the model.
+
+    Args:
+        model: A host or a treated model.
+        remedy: Name of a remedy, optionally with options: `"no_skip(branch=mlp)"`.
+        blocks: Blocks to treat: `"6:"`, `":-2"`, `"0,3,5"` or `"4"`. Default: all.
+        example: One input of the host, as keyword arguments; `image` is passed by position. Default: an image of noise.
+        **options: Options of the remedy, on top of those in `remedy`.
+
+    Returns:
+        The sites, new parameters and operations of the remedy, and the blocks that it does not fit with the reasons.
+
+    Raises:
+        UnsmoothError: The remedy, an option or a block does not exist, or the remedy conflicts with an applied one.
+
+    Example:
+        >>> import unsmooth
+        >>> model = unsmooth.create_model("vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)")
+        >>> print(unsmooth.plan(model, "attn_scale"))
+        attn_scale: 2 sites, 6 new parameters, 0.0 MFLOPs per image; outputs unchanged at the start
+        >>> unsmooth.plan(model, "feat_scale", blocks="1").parameters
+        384
+    """
+    return prepare(model, remedy, blocks, example, options, device="meta").plan
 
 
-def prepare(model: nn.Module, text: str, blocks: str | None, example: Example | None, options: dict[str, Any],
-             dry: bool) -> tuple[Plan, SpecItem, list[int], list[Placement], Anatomy]:  # fmt: skip
+def fit(model: nn.Module, remedy: str | SpecItem) -> Fit:
+    """Whether a remedy can be applied to a model: it exists, has these options, and fits at least one block."""
+    item = parse_item(remedy) if isinstance(remedy, str) else remedy
+    try:
+        planned = plan(model, item)
+    except UnsmoothError as error:
+        return Fit(item, None, str(error))
+    return Fit(item, planned, "" if planned.sites else _reasons(planned))
+
+
+def _reasons(planned: Plan) -> str:
+    return "; ".join(dict.fromkeys(planned.refused.values()))
+
+
+def prepare(
+    model: nn.Module,
+    remedy: str | SpecItem,
+    blocks: str | None = None,
+    example: Example | None = None,
+    options: Mapping[str, Any] | None = None,
+    device: str = "cpu",
+) -> Operation:
+    """Check a remedy on a model and build its patches on `device`; "meta" builds them without memory, for a plan."""
     check_model(model)
     check_unfolded(model)
     check_whole(model)
-    part = parse_item(text)
-    remedy = remedies.get(part.name)
-    given = {**part.options, **options}
-    blocks = given.pop("blocks", None) if blocks is None else blocks
-    given.pop("blocks", None)
-    resolved = remedy.read(given)
-    if remedy.once and blocks is not None:
-        raise UnsmoothError(f"{remedy.key} acts once, on the patch tokens; it takes no blocks, so leave them out")
+    item = parse_item(remedy) if isinstance(remedy, str) else remedy
+    values = {**item.options, **(options or {})}
+    listed = values.pop("blocks", None)
+    blocks = listed if blocks is None else blocks
+    item = SpecItem(item.name, values if blocks is None else {**values, "blocks": _block_option(blocks)})
+    method, resolved = remedies.get(item.name), remedies.options_of(item)
+    if method.once and blocks is not None:
+        raise UnsmoothError(f"{method.key} is applied once per model and takes no blocks (got {blocks!r})")
     anatomy = anatomy_of(model, example)
-    chosen = remedy.blocks(anatomy, resolved) if remedy.once else select_blocks(blocks, len(anatomy.blocks))
-    _check_neighbours(record_of(model), remedy, chosen)
-    device = torch.device("meta") if dry else torch.device("cpu")
+    selected = method.blocks(anatomy, resolved) if method.once else select_blocks(blocks, len(anatomy.blocks))
+    _check_conflicts(record_of(model), method, selected)
     plans: list[BlockPlan] = []
     placements: list[Placement] = []
-    for index in chosen:
+    for index in selected:
         block = anatomy.blocks[index]
         try:
-            with device:
-                placed = remedy.place(block, anatomy, resolved)
+            with torch.device(device):
+                placed = method.place(block, anatomy, resolved)
         except NotApplicable as refusal:
             plans.append(BlockPlan(index, block.name, refusal=str(refusal)))
             continue
         placements += placed
-        plans.append(_block_plan(index, block, anatomy, remedy, resolved, placed))
+        plans.append(_block_plan(block, placed, method.flops(block, anatomy, resolved)))
     _check_forward(model, placements)
-    if not placements and not dry:
-        reasons = "; ".join(dict.fromkeys(plan.refusal for plan in plans))
-        raise NotApplicable(f"{remedy.key} makes no sense on this model: {reasons}")
-    kept = dict(given) if blocks is None or remedy.once else {**given, "blocks": _as_text(blocks)}
-    part = SpecItem(part.name, kept)
-    return Plan(part, tuple(plans), remedy.exact(resolved)), part, chosen, placements, anatomy
+    return Operation(Plan(item, tuple(plans), method.exact(resolved)), tuple(placements), anatomy)
+
+
+def check_applicable(operation: Operation) -> None:
+    """Raise `NotApplicable` if the remedy fits no block."""
+    if not operation.placements:
+        raise NotApplicable(f"{operation.remedy.name} does not fit this model: {_reasons(operation.plan)}")
 
 
 def anatomy_of(model: nn.Module, example: Example | None = None) -> Anatomy:
-    """A model's anatomy: as recorded before its first remedy, or read off a forward pass now."""
+    """The anatomy of a model: as recorded before its first remedy, or from one forward pass now."""
     check_model(model)
     recorded = record_of(model).anatomy
     if recorded is not None:
         names = {name for name, _ in model.named_modules()}
         if not all(block.name in names for block in recorded.blocks):
             raise UnsmoothError(
-                "blocks were taken out of this model since it was treated; remove(model), then apply again"
+                "blocks were removed from this model after it was treated. Call remove(model), then apply again."
             )
         return recorded
     if isinstance(example, Mapping) and any(isinstance(x, Tensor) and x.shape[:1] != (1,) for x in example.values()):
-        raise UnsmoothError("an example is one image, and this one is a batch; pass example={'image': images[:1]}")
+        raise UnsmoothError("the example is a batch. Pass one image: example={'image': images[:1]}.")
     try:
         return examine(model, example)
     except UnsmoothError:
@@ -129,54 +211,54 @@ def anatomy_of(model: nn.Module, example: Example | None = None) -> Anatomy:
     except Exception as error:  # a host may fail in any way on an input that it was not made for
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UnsmoothError(
-            f"could not run {type(model).__name__} on one example image ({reason}); pass example={{'image': …}}"
+            f"could not run {type(model).__name__} on one example image ({reason}). Pass example={{'image': …}}."
         ) from error
 
 
-def select_blocks(text: str | None, count: int) -> list[int]:
-    """The block numbers that "6:", "0,3,5", ":-2" or "-1" mean in a model of `count` blocks."""
-    if text is None:
+def select_blocks(blocks: str | int | None, count: int) -> list[int]:
+    """The indices that "6:", "0,3,5", ":-2" or "-1" select in a model of `count` blocks; None selects all."""
+    if blocks is None:
         return list(range(count))
-    chosen: list[int] = []
-    for item in str(text).split(","):
+    selected: list[int] = []
+    for item in str(blocks).split(","):
         match = re.fullmatch(r"\s*(-?\d+)?\s*(?:(:)\s*(-?\d+)?)?\s*", item)
         if not match or not (match[1] or match[2]):
-            raise UnsmoothError(f"cannot read blocks={text!r}: write '6:', ':-2', '0,3,5' or '4'")
+            raise UnsmoothError(f"cannot read blocks={blocks!r}. Write '6:', ':-2', '0,3,5' or '4'.")
         if match[2]:
-            span = range(count)[slice(*(int(g) if g else None for g in (match[1], match[3])))]
-            chosen += [i for i in span if i not in chosen]
+            span = range(count)[slice(*(int(bound) if bound else None for bound in (match[1], match[3])))]
+            selected += [index for index in span if index not in selected]
             continue
         index = int(match[1])
         if not -count <= index < count:
             raise UnsmoothError(
-                f"blocks={text!r}: there is no block {index}; this model has {count}, from 0 to {count - 1}"
+                f"blocks={blocks!r}: there is no block {index}. This model has {count} blocks, 0 to {count - 1}."
             )
-        chosen += [i for i in [index % count] if i not in chosen]
-    if not chosen:
-        raise UnsmoothError(f"blocks={text!r} selects no block of {count}")
-    return sorted(chosen)
+        selected += [i for i in [index % count] if i not in selected]
+    if not selected:
+        raise UnsmoothError(f"blocks={blocks!r} selects none of {count} blocks")
+    return sorted(selected)
 
 
-def _as_text(blocks: Any) -> Any:
+def _block_option(blocks: Any) -> Any:
     return blocks if isinstance(blocks, int) else str(blocks)
 
 
-def _block_plan(index: int, block: Block, anatomy: Anatomy, remedy: Remedy, options: dict[str, Any],
-                placed: list[Placement]) -> BlockPlan:  # fmt: skip
-    sites = tuple(p.weight or (p.at.module if isinstance(p.at, HookPoint) else p.at) for p in placed)
-    count = sum(q.numel() for p in placed if isinstance(p.part, nn.Module) for q in p.part.parameters())
-    return BlockPlan(index, block.name, sites, count, remedy.flops(block, anatomy, options))
+def _block_plan(block: Block, placed: list[Placement], flops: int) -> BlockPlan:
+    sites = tuple(p.weight or (p.target.module if isinstance(p.target, HookPoint) else p.target) for p in placed)
+    modules = [p.patch for p in placed if isinstance(p.patch, nn.Module)]
+    count = sum(parameter.numel() for module in modules for parameter in module.parameters())
+    return BlockPlan(block.index, block.name, sites, count, flops)
 
 
-def _check_neighbours(record: Record, remedy: Remedy, chosen: list[int]) -> None:
-    for entry in record.entries:
-        shared = sorted(set(entry.blocks) & set(chosen))
+def _check_conflicts(record: Record, remedy: Remedy[Any], selected: list[int]) -> None:
+    for entry in record.applied:
+        shared = sorted(set(entry.blocks) & set(selected))
         if not shared:
             continue
         where = "" if remedy.once else f" on block{'s' if len(shared) > 1 else ''} {', '.join(map(str, shared))}"
-        if entry.part.name == remedy.key:
+        if entry.remedy.name == remedy.key:
             raise UnsmoothError(f"{remedy.key} is already applied{where}; remove(model, {remedy.key!r}) first")
-        other = remedies.get(entry.part.name)
+        other = remedies.get(entry.remedy.name)
         if other.key in remedy.conflicts or remedy.key in other.conflicts:
             raise UnsmoothError(
                 f"{remedy.key} and {other.key} both replace the scores{where}; remove(model, {other.key!r}) first"
@@ -184,11 +266,11 @@ def _check_neighbours(record: Record, remedy: Remedy, chosen: list[int]) -> None
 
 
 def _check_forward(model: nn.Module, placements: list[Placement]) -> None:
-    """Refuse a module whose instance carries a forward of its own, which the class would never see."""
+    """Raise if a target has a forward set on the instance, which hides the forward of the patched class."""
     for placement in placements:
-        at = placement.at
-        if isinstance(at, str) and "forward" in model.get_submodule(at).__dict__:
+        target = placement.target
+        if isinstance(target, str) and "forward" in model.get_submodule(target).__dict__:
             raise UnsmoothError(
-                f"{at} has a forward of its own, set on the instance (offloading and patches do so), which a remedy "
-                "would not reach; treat the model before that"
+                f"{target} has its own forward set on the instance, as offloading libraries do, so a remedy would not "
+                "run. Treat the model before."
             )

@@ -1,10 +1,10 @@
-"""Saves a treated model as safetensors and a recipe, and loads it again. Nothing is pickled or evaluated.
+"""Saves a treated model as safetensors and a recipe, and loads it. Nothing is pickled or evaluated.
 
     DIR/model.safetensors    every tensor of the state dict
     DIR/recipe.json          the spec: host, remedies with their options, versions
 
-Both are written to temporary files, synced and renamed, so that a cut never leaves half a file; the weights name
-their spec too, so that a pair of two saves is refused.
+Both are written to temporary files, synced and renamed, so that an interrupted save never leaves half a file. The
+metadata of the weights holds the spec too, so that files of two different saves are not loaded together.
 """
 
 from __future__ import annotations
@@ -31,21 +31,38 @@ from unsmooth.utils.files import replace_files
 
 WEIGHTS, RECIPE = "model.safetensors", "recipe.json"
 FORMAT = 1
-SPEC = "unsmooth"  # the name of the spec in the metadata of the weights
+SPEC = "unsmooth"  # the key of the spec in the metadata of the weights
 WRAPPED = re.compile(r"^((module|_orig_mod)\.)+")
-# Where training scripts keep the weights in a checkpoint, best first.
+# The entries of a checkpoint that may hold the weights, preferred ones first.
 NESTED = ("state_dict_ema", "model_ema", "state_dict", "model")
 
-# What tasks save beside weights, and how it is loaded.
+# The files of task models, and how they are loaded.
 TASKS = {
-    "segmenter.json": "unsmooth.tasks.segmentation has load_segmenter and evaluate_segmentation for it",
-    "vqa.json": "unsmooth.tasks.vqa.load_vqa loads it",
-    "mae.json": "unsmooth.tasks.mae.load_mae loads it, and its encoder is in encoder/",
+    "segmenter.json": "load it with unsmooth.tasks.segmentation.load_segmenter",
+    "vqa.json": "load it with unsmooth.tasks.vqa.load_vqa",
+    "mae.json": "load it with unsmooth.tasks.mae.load_mae; its encoder is in encoder/",
 }
 
 
 def save(model: nn.Module, folder: str | Path) -> None:
-    """Write a model and what is on it to a folder."""
+    """Save a model with its remedies to a folder, as `model.safetensors` and `recipe.json`.
+
+    Args:
+        model: A host or a treated model.
+        folder: The folder to write to. It is created if needed; files of an earlier save are replaced.
+
+    Raises:
+        UnsmoothError: The folder cannot be written to, or the model is wrapped or folded.
+
+    Example:
+        >>> import tempfile, unsmooth
+        >>> model = unsmooth.create_model("vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)+attn_scale")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     unsmooth.save(model, folder)
+        ...     loaded = unsmooth.load(folder)
+        >>> str(unsmooth.applied(loaded)) == str(unsmooth.applied(model))
+        True
+    """
     check_unwrapped(model)
     check_unfolded(model)
     check_whole(model)
@@ -64,23 +81,43 @@ def save(model: nn.Module, folder: str | Path) -> None:
 
 
 def load(path: str | Path, model: nn.Module | str | None = None) -> nn.Module:
-    """Read a saved folder, or a plain checkpoint file, into a model.
+    """Load a folder written by `save`, or a checkpoint file.
 
-    A folder needs no `model` when the saved one was built from a spec; otherwise give the untreated host. A file
-    (safetensors, or PyTorch's own format, read with weights_only) needs a spec or a model to load into; where it is
-    of the plain host, remedies stay at their start.
+    Args:
+        path: A folder written by `save`, a safetensors file, or a file written by `torch.save` (read with
+            `weights_only=True`).
+        model: The model to load into, or its spec. A folder needs none if the saved model was built from a spec;
+            otherwise give the untreated host. A file always needs one; if the file has the weights of the plain host,
+            the remedies of the model keep their initial parameters.
+
+    Returns:
+        The model with the loaded weights.
+
+    Raises:
+        UnsmoothError: The file or folder cannot be read, or its weights do not fit the model.
+
+    Example:
+        >>> import tempfile, unsmooth
+        >>> host = unsmooth.create_model("vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     unsmooth.save(host, folder)
+        ...     treated = unsmooth.load(
+        ...         f"{folder}/model.safetensors", f"{unsmooth.applied(host)}+feat_scale"
+        ...     )
+        >>> [str(remedy) for remedy in unsmooth.applied(treated).remedies]
+        ['feat_scale']
     """
     path = Path(path)
     if path.is_dir():
         spec = _read_recipe(path / RECIPE)
         if not (path / WEIGHTS).exists():
-            raise UnsmoothError(f"{path} holds no {WEIGHTS}: the weights of its {RECIPE} are missing")
+            raise UnsmoothError(f"{path} holds no {WEIGHTS}, only a {RECIPE}. Save the model again.")
         _check_pair(spec, path)
         return _load_folder(spec, path, model)
     if not path.exists():
-        raise UnsmoothError(f"{path} does not exist: load takes a folder written by save, or a checkpoint file")
+        raise UnsmoothError(f"{path} does not exist. Give a folder written by save, or a checkpoint file.")
     if model is None:
-        raise UnsmoothError(f"{path} is a checkpoint file without a recipe; say what it is: load(path, 'SPEC')")
+        raise UnsmoothError(f"{path} is a checkpoint file without a recipe. Give its spec: load(path, 'SPEC').")
     if isinstance(model, str):
         model = create_model(model)
     check_unwrapped(model)
@@ -88,7 +125,7 @@ def load(path: str | Path, model: nn.Module | str | None = None) -> nn.Module:
 
 
 def open_model(model: nn.Module | str | Path, checkpoint: str | Path | None = None) -> tuple[nn.Module, str]:
-    """A model and its name from whatever people have: the model, a saved folder, or a spec with or without weights."""
+    """A model and its name, from a model, a folder written by `save`, or a spec with or without a checkpoint."""
     if isinstance(model, str | Path):
         folder = Path(model)
         if folder.is_dir() and checkpoint is None:
@@ -98,22 +135,22 @@ def open_model(model: nn.Module | str | Path, checkpoint: str | Path | None = No
         return (create_model(text) if checkpoint is None else load(checkpoint, text)), text
     check_unwrapped(model)
     if checkpoint is not None:
-        raise UnsmoothError("a checkpoint goes with a spec; load it into this model yourself, with unsmooth.load")
+        raise UnsmoothError("a checkpoint needs a spec. Load it into this model with unsmooth.load(checkpoint, model).")
     spec = applied(model)
     if spec.host is not None:
         return model, str(spec)
-    return model, "+".join([type(model).__name__, *(str(part) for part in spec.remedies)])
+    return model, "+".join([type(model).__name__, *(str(remedy) for remedy in spec.remedies)])
 
 
 def fill_for_tuning(model: nn.Module, path: Path, classes: int) -> list[str]:
-    """Load a checkpoint (a file or a saved folder) into a model to tune; a head for other classes starts anew.
+    """Load a checkpoint (a file or a saved folder) for fine-tuning and return the names of the tensors not loaded.
 
-    Gives the names of the tensors that stay as they are in the model. Remedies that the checkpoint does not have stay
-    at their start.
+    A head for another number of classes keeps its new weights, and remedies that the checkpoint does not have keep
+    their initial parameters.
     """
     if not path.exists():
-        raise UnsmoothError(f"{path} does not exist: a checkpoint is a file, or a folder written by save")
-    weights = _as_host_reads(model, _weights_for(model, path / WEIGHTS if path.is_dir() else path))
+        raise UnsmoothError(f"{path} does not exist. Give a checkpoint file, or a folder written by save.")
+    weights = _adapted(model, _weights_for(model, path / WEIGHTS if path.is_dir() else path))
     own = model.state_dict()
     replaced = [
         name
@@ -126,9 +163,9 @@ def fill_for_tuning(model: nn.Module, path: Path, classes: int) -> list[str]:
 
 
 def _weights_for(model: nn.Module, path: Path) -> dict[str, Tensor]:
-    """The weights of a file under the names that a model has, with the start of remedies that the file lacks."""
+    """The weights of a file by the names of the model, with the model's own values for remedies that the file lacks."""
     weights, own = read_weights(path), model.state_dict()
-    if own.keys().isdisjoint(weights):  # saved from within DataParallel or torch.compile, which prefix every name
+    if own.keys().isdisjoint(weights):  # DataParallel and torch.compile prefix every name
         weights = {WRAPPED.sub("", name): value for name, value in weights.items()}
     if not any(map(_of_remedy, weights)):
         weights |= {name: value for name, value in own.items() if _of_remedy(name)}
@@ -136,12 +173,12 @@ def _weights_for(model: nn.Module, path: Path) -> dict[str, Tensor]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint file, from wherever in it the weights are kept."""
+    """The tensors of a checkpoint file by name, from the entry that holds the weights."""
     try:
         if path.suffix == ".safetensors":
-            return dict(load_file(path))  # names as save wrote them
+            return dict(load_file(path))  # always tensors by name
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # every reader has its own errors for a broken or foreign file
+    except Exception as error:  # readers raise errors of many types for a broken or foreign file
         first = (str(error) or type(error).__name__).splitlines()[0]
         raise UnsmoothError(f"cannot read weights from {path}: {first}") from error
     for key in NESTED:
@@ -150,20 +187,20 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             break
     if not isinstance(content, Mapping) or not any(isinstance(value, Tensor) for value in content.values()):
         raise UnsmoothError(
-            f"{path} holds no weights: expected tensors by name, or a dict with one of {', '.join(NESTED)}"
+            f"{path} holds no weights. Expected tensors by name, or a dict with one of {', '.join(NESTED)}."
         )
     return {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
 
 
-def _as_host_reads(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as timm's own loader would hand them to this host: old names, position embeddings resampled."""
+def _adapted(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights as timm's loader adapts them to a host: names of older versions, resampled position embeddings."""
     adapt = getattr(sys.modules[_host_class(model).__module__], "checkpoint_filter_fn", None)
     own = model.state_dict()
     if adapt is None or all(name in weights and weights[name].shape == value.shape for name, value in own.items()):
         return weights
     try:
         adapted: dict[str, Tensor] = adapt(dict(weights), model)
-    except Exception:  # written for the checkpoints that timm publishes; of others, the names tell what is wrong
+    except Exception:  # the filter is for timm's own checkpoints; `fill` reports what does not fit
         return weights
     return adapted
 
@@ -173,8 +210,8 @@ def _host_class(model: nn.Module) -> type:
 
 
 def fill(model: nn.Module, weights: dict[str, Tensor], path: Path) -> nn.Module:
-    """Load weights into a model, or say which names and sizes differ and leave it as it was."""
-    weights = _as_host_reads(model, weights)
+    """Load weights into a model. If names or shapes differ, raise with a list of them and leave the model unchanged."""
+    weights = _adapted(model, weights)
     own = model.state_dict()
     problems = [
         ("not in the file", sorted(own.keys() - weights.keys())),
@@ -198,49 +235,51 @@ def _of_remedy(name: str) -> bool:
 
 def _load_folder(spec: ModelSpec, folder: Path, model: nn.Module | str | None) -> nn.Module:
     if isinstance(model, str):
-        given = parse(model)
-        if given.remedies and given.remedies != spec.remedies:
-            raise UnsmoothError(f"{folder} holds {spec}, not {given}; give its host alone, or nothing")
-        model, spec = None, ModelSpec(given.host, spec.remedies)
+        requested = parse(model)
+        if requested.remedies and requested.remedies != spec.remedies:
+            raise UnsmoothError(f"{folder} holds {spec}, not {requested}. Give its host alone, or nothing.")
+        model, spec = None, ModelSpec(requested.host, spec.remedies)
     if model is None:
         if spec.host is None:
             raise UnsmoothError(
-                "the saved model was not built from a spec, so its host is unknown; give it: load(path, model=host)"
+                "the saved model was not built from a spec, so its host is unknown. Give it: load(path, model=host)."
             )
         weights, built = read_weights(folder / WEIGHTS), create_model(spec)
-        precisions = {value.dtype for value in weights.values() if value.is_floating_point()}
-        if len(precisions) == 1:  # a model given by the caller keeps its own precision
-            built.to(dtype=precisions.pop())
+        dtypes = {value.dtype for value in weights.values() if value.is_floating_point()}
+        if len(dtypes) == 1:  # a model of the caller keeps its dtype
+            built.to(dtype=dtypes.pop())
         return fill(built, weights, folder)
     check_unwrapped(model)
-    if record_of(model).entries:
-        raise UnsmoothError(f"load needs the untreated host, and this model has {applied(model)}; remove(model) first")
+    if record_of(model).applied:
+        raise UnsmoothError(
+            f"load needs the untreated host, and this model has {applied(model)}. Call remove(model) first."
+        )
     try:
-        for part in spec.remedies:
-            apply(model, str(part))
+        for remedy in spec.remedies:
+            apply(model, remedy)
         return fill(model, read_weights(folder / WEIGHTS), folder)
     except BaseException:
-        if record_of(model).entries:
+        if record_of(model).applied:
             remove(model)
         raise
 
 
 def _recipe(spec: ModelSpec) -> dict[str, Any]:
-    def written(part: SpecItem) -> dict[str, Any]:
-        return {"name": part.name, "options": dict(part.options)}
+    def to_json(item: SpecItem) -> dict[str, Any]:
+        return {"name": item.name, "options": dict(item.options)}
 
     return {
         "format": FORMAT,
         "spec": str(spec),
-        "host": written(spec.host) if spec.host else None,
-        "remedies": [written(part) for part in spec.remedies],
+        "host": to_json(spec.host) if spec.host else None,
+        "remedies": [to_json(remedy) for remedy in spec.remedies],
         "versions": {"unsmooth": __version__, "torch": torch.__version__},
     }
 
 
 def _read_recipe(path: Path) -> ModelSpec:
-    def read(part: Any) -> SpecItem:
-        return SpecItem(str(part["name"]), dict(part["options"]))
+    def read(item: Any) -> SpecItem:
+        return SpecItem(str(item["name"]), dict(item["options"]))
 
     if not path.exists():
         task = next((name for name in TASKS if (path.parent / name).exists()), None)
@@ -254,25 +293,27 @@ def _read_recipe(path: Path) -> ModelSpec:
             return ModelSpec(read(host) if host else None, tuple(map(read, recipe["remedies"])))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UnsmoothError(f"{path} is not a recipe of unsmooth ({type(error).__name__}: {error})") from error
-    raise UnsmoothError(f"{path} has format {version!r}, and this version of unsmooth reads {FORMAT}; update unsmooth")
+    raise UnsmoothError(
+        f"{path} has format {version!r}; this version of unsmooth reads format {FORMAT}. Update unsmooth."
+    )
 
 
 def _check_pair(spec: ModelSpec, folder: Path) -> None:
-    """Refuse weights and a recipe of two saves: what a cut between the two renames leaves."""
+    """Raise if weights and recipe are of different saves, as an interrupted save leaves them."""
     try:
         with safe_open(folder / WEIGHTS, "pt") as file:
             saved = (file.metadata() or {}).get(SPEC, str(spec))
     except (OSError, SafetensorError):
-        return  # a broken file: reading its weights says so
+        return  # a broken file; reading its weights raises
     if saved != str(spec):
         raise UnsmoothError(
             f"{folder} holds weights of {saved or 'a plain host'!r} and a {RECIPE} of {str(spec) or 'a plain host'!r}: "
-            "a save was cut short; save again"
+            "a save was interrupted. Save again."
         )
 
 
 def _plain(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict as safetensors wants it: contiguous, and no storage shared by two names."""
+    """The state dict as safetensors needs it: contiguous, and without storage shared by two names."""
     seen: set[int] = set()
     plain: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():

@@ -40,7 +40,7 @@ def read_spec(task: str, kind: str, text: str) -> ModelSpec:
     if spec.host is None or not spec.host.name.startswith("hf:"):
         raise UnsmoothError(f"{task} trains hf:{kind}, not {spec.host}; write hf:{kind}(…)+remedy, or hf:FOLDER")
     for part in spec.remedies:
-        remedies.get(part.name).read({name: value for name, value in part.options.items() if name != "blocks"})
+        remedies.options_of(part)
     return spec
 
 
@@ -67,7 +67,7 @@ def treat(backbone: nn.Module, spec: ModelSpec, example: Example | None = None) 
     """Put a spec's remedies on the backbone of a task model, which keeps the record of them."""
     backbone.__dict__[RECORD] = Record(spec.host)
     for part in spec.remedies:
-        apply(backbone, str(part), example=example)
+        apply(backbone, part, example=example)
 
 
 def write_folder(model: Any, backbone: nn.Module, task: str, folder: Path, about: Mapping[str, Any]) -> None:

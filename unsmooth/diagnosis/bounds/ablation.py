@@ -57,7 +57,7 @@ def remove_parts(model: nn.Module, anatomy: Anatomy, variant: str) -> nn.Module:
     for block in anatomy.blocks:
         if block.residuals != ("attn", "mlp"):
             raise NotApplicable("its blocks are not attention and MLP, each with a skip")
-        if block.core().kind != "global":
+        if block.attention().kind != "global":
             raise NotApplicable("its attention is not over all tokens, and the theorems are about that")
     if variant == "whole":
         return model
@@ -69,7 +69,7 @@ def remove_parts(model: nn.Module, anatomy: Anatomy, variant: str) -> nn.Module:
             [ResidualScale("attn", skip=0.0)] if variant != "skip" else []
         )
         if variant == "attention":
-            core = block.core()
+            core = block.attention()
             module_patches(copied.get_submodule(core.core)).attention.append(OneHead(core))
     return copied
 

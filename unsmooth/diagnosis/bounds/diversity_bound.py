@@ -69,12 +69,10 @@ def _shortcuts(model: nn.Module, block: Block, branch: str) -> Tensor:
     """L·Σ‖Θ_i‖₂ of the augmented paths on a branch, 0 where there are none."""
     total = torch.zeros((), dtype=torch.float64)
     ends = {block.branch(branch).hook_point("end").module}
-    for entry in record_of(model).entries:
+    for entry in record_of(model).applied:
         for attachment in entry.attachments:
-            part = (
-                model.get_submodule(f"{attachment.home}.{attachment.child}".lstrip(".")) if attachment.child else None
-            )
-            if isinstance(part, AugmentedPaths) and attachment.at in ends:
+            part = model.get_submodule(attachment.module) if attachment.module else None
+            if isinstance(part, AugmentedPaths) and attachment.target in ends:
                 gain = 1.0 if part.gain is None else part.gain.abs().max().double()
                 norms = augmented_shortcuts.block_circulant_norm(part.vectors)
                 total = total + gain * (augmented_shortcuts.shortcut_gain(norms) - 1)

@@ -75,7 +75,7 @@ def around(passage: Passage, branch: str) -> Tensor:
 
 
 def attention_factor(model: nn.Module, block: Block, passage: Passage, alone: bool) -> Tensor:
-    attention = block.core()
+    attention = block.attention()
     assert passage.alpha is not None
     values = value_rows(model, block).weight.unflatten(0, (attention.heads, -1))
     outputs = projection(model, block).unflatten(1, (attention.heads, -1)).transpose(0, 1)

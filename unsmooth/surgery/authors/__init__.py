@@ -1,9 +1,8 @@
-"""Checkpoints of the remedies' authors, as models of this library.
+"""Imports checkpoints of the authors of remedies.
 
-What was read, and where: names, shapes and meaning of every parameter are from the authors' public code (VITA-Group's
-ViT-Anti-Oversmoothing for AttnScale and FeatScale on DeiT, CaiT and Swin; huawei-noah's Efficient-AI-Backbones,
-augvit_pytorch, for augmented shortcuts). No checkpoint file of theirs was at hand: docs/importing.md says what that
-leaves open.
+The names, shapes and meaning of the parameters are from the authors' public code: ViT-Anti-Oversmoothing of VITA-Group
+for AttnScale and FeatScale on DeiT, CaiT and Swin; augvit_pytorch in Efficient-AI-Backbones of huawei-noah for
+augmented shortcuts. They were not tested with the authors' checkpoint files; docs/importing.md lists what that leaves open.
 """
 
 from unsmooth.surgery.authors.checkpoint import import_checkpoint

@@ -102,7 +102,7 @@ def check_met(backbone: nn.Module, run: Callable[[], Any]) -> None:
         return lambda *_: reached.add(name)
 
     modules = dict(backbone.named_modules())
-    sites = {attachment.at for entry in record_of(backbone).entries for attachment in entry.attachments}
+    sites = {attachment.target for entry in record_of(backbone).applied for attachment in entry.attachments}
     hooks = [modules[name].register_forward_pre_hook(note(name)) for name in sites]
     try:
         with eval_mode(backbone):
@@ -110,11 +110,11 @@ def check_met(backbone: nn.Module, run: Callable[[], Any]) -> None:
     finally:
         for hook in hooks:
             hook.remove()
-    for entry in record_of(backbone).entries:
-        missed = [attachment.at for attachment in entry.attachments if attachment.at not in reached]
+    for entry in record_of(backbone).applied:
+        missed = [attachment.target for attachment in entry.attachments if attachment.target not in reached]
         if missed:
             raise UnsmoothError(
-                f"{entry.part} acts on {missed[0] or 'the whole model'}, which segmentation does not run; "
+                f"{entry.remedy} acts on {missed[0] or 'the whole model'}, which segmentation does not run; "
                 f"restrict it with blocks=…, or choose another host than {_name(backbone)}"
             )
 
