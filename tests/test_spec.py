@@ -198,7 +198,7 @@ def test_a_mistake_is_shown_where_it_is(text: str, column: int, expected: str) -
 
 @pytest.mark.parametrize(
     ("text", "column", "expected"),
-    [("", 0, "a remedy name"), ("adder(a='+')+x", 12, "one remedy here"), ("adder(a=1)x", 10, "'+' and a remedy")],
+    [("", 0, "a remedy name"), ("adder(a='+')+x", 12, "one remedy;"), ("adder(a=1)x", 10, "'+' and a remedy")],
 )
 def test_one_remedy_is_read_alone(text: str, column: int, expected: str) -> None:
     with pytest.raises(UnsmoothError, match=expected.replace("+", r"\+")) as caught:

@@ -1,23 +1,23 @@
-"""Errors that say what is wrong and what to do about it, in one line."""
+"""Errors: one line that says what happened and what to do."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-LISTED = 30  # names; more than that help nobody
+LISTED = 30  # an error lists at most this many known names
 
 
 class UnsmoothError(ValueError):
-    """A mistake in what was asked for. The model is as it was."""
+    """A request that cannot be fulfilled. The model is unchanged."""
 
 
 class NotApplicable(UnsmoothError):
-    """A remedy makes no sense on this host, or on this block of it."""
+    """A remedy does not fit a host, or a block of it."""
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UnsmoothError:
-    """The error for a name that does not exist: the nearest one first, then all of them (of very many, three)."""
+    """The error for an unknown name: suggests the nearest known name and lists all (the nearest three of many)."""
     known = sorted(known)
     if len(known) > LISTED:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.0)

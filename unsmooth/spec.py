@@ -2,9 +2,9 @@
 
     HOST(option=value, …)+remedy(option=value, …)+remedy
 
-HOST is a timm name, `hf:ID`, `hf:TYPE` or `torchvision:NAME`. Values are numbers, true, false, none,
-bare words, quoted strings, or lists in square brackets. Remedies apply from left to right. Every remedy
-also takes `blocks`, the slice of blocks that it is restricted to: `attn_scale(blocks=6:)`.
+HOST is a timm name, `hf:ID`, `hf:TYPE` or `torchvision:NAME`. Values are numbers, true, false, none, bare words, quoted
+strings, or lists in square brackets. Remedies are applied from left to right. Every remedy also takes the option
+`blocks`, which restricts it to some blocks: `attn_scale(blocks=6:)`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WRITABLE = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True)
 class SpecItem:
-    """A name with its options: a host, or a remedy."""
+    """A host or a remedy: a name with options."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -37,41 +37,50 @@ class SpecItem:
 
     @property
     def writable(self) -> bool:
-        """Whether its string says all of it: a class or a function as an option cannot be written."""
+        """Whether its string is complete: an option that is a class or a function cannot be written."""
         return all(_writable(value) for value in self.options.values())
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A host (None where unknown: the model was not built from a spec) and its remedies, in order."""
+    """A host and its remedies, in order. The host is None if unknown: the model was not built from a spec."""
 
     host: SpecItem | None
     remedies: tuple[SpecItem, ...] = ()
 
     def __str__(self) -> str:
-        return "+".join(str(part) for part in ([self.host] if self.host else []) + list(self.remedies))
+        return "+".join(map(str, self.items))
+
+    @property
+    def items(self) -> tuple[SpecItem, ...]:
+        """The host, if known, and the remedies."""
+        return (*([self.host] if self.host else []), *self.remedies)
+
+    @property
+    def bare_name(self) -> str:
+        """The spec without options, for display."""
+        return "+".join(item.name for item in self.items)
 
 
 def bare_name(text: str) -> str:
-    """A spec without its options, for a line that has to be short."""
-    spec = parse(text)
-    return "+".join(part.name for part in ([spec.host] if spec.host else []) + list(spec.remedies))
+    """A spec without options, for display."""
+    return parse(text).bare_name
 
 
 def parse(text: str) -> ModelSpec:
-    """Read a whole spec. A mistake is shown in the string, with a caret and what was expected."""
-    parts = _Reader(text).parts("a host name")
-    return ModelSpec(parts[0], tuple(parts[1:]))
+    """Parse a model spec. An error shows the position of the mistake with a caret, and what was expected."""
+    host, *remedies = _Reader(text).items("a host name")
+    return ModelSpec(host, tuple(remedies))
 
 
 def parse_item(text: str) -> SpecItem:
-    """Read one name with its options, such as `context_broadcast(position=mid)`."""
+    """Parse one name with options, such as `context_broadcast(position=mid)`."""
     reader = _Reader(text)
-    part = reader.part("a remedy name")
+    item = reader.item("a remedy name")
     if reader.peek() == "+":
-        reader.fail(reader.at, "one remedy here; apply several one after the other")
+        reader.fail(reader.position, "one remedy; apply several one after the other")
     reader.end()
-    return part
+    return item
 
 
 def _writable(value: Any) -> bool:
@@ -104,67 +113,69 @@ def _bare(word: str) -> Any:
 
 
 class _Reader:
+    """A recursive descent parser of specs."""
+
     def __init__(self, text: str):
         if not isinstance(text, str):
             raise UnsmoothError(f"expected a spec as a string, such as 'attn_scale', got {type(text).__name__}")
-        self.text, self.at = text, 0
+        self.text, self.position = text, 0
 
-    def fail(self, at: int, expected: str) -> NoReturn:
+    def fail(self, position: int, expected: str) -> NoReturn:
         shown = "".join(char if char.isprintable() else " " for char in self.text)  # the caret needs one line
-        raise UnsmoothError(f"cannot read the model spec: expected {expected}\n  {shown}\n  {' ' * at}^")
+        raise UnsmoothError(f"cannot read the model spec: expected {expected}\n  {shown}\n  {' ' * position}^")
 
-    def parts(self, first: str) -> list[SpecItem]:
-        parts = [self.part(first)]
+    def items(self, first: str) -> list[SpecItem]:
+        items = [self.item(first)]
         while self.peek() == "+":
-            self.at += 1
-            parts.append(self.part("a remedy name"))
+            self.position += 1
+            items.append(self.item("a remedy name"))
         self.end()
-        return parts
+        return items
 
     def end(self) -> None:
-        if self.at < len(self.text):
-            self.fail(self.at, "'+' and a remedy, or the end")
+        if self.position < len(self.text):
+            self.fail(self.position, "'+' and a remedy, or the end")
 
-    def part(self, what: str) -> SpecItem:
+    def item(self, expected: str) -> SpecItem:
         self.skip_space()
-        start = self.at
-        while self.at < len(self.text) and self.text[self.at] not in _NAME_END:
-            self.at += 1
-        name = self.text[start : self.at].rstrip()
+        start = self.position
+        while self.position < len(self.text) and self.text[self.position] not in _NAME_END:
+            self.position += 1
+        name = self.text[start : self.position].rstrip()
         bad = _NOT_IN_NAME.search(name)
         if bad and bad.start():
             self.fail(start + bad.start(), "'(' and options, '+' and a remedy, or the end")
         if bad or not name:
-            self.fail(start, what)
+            self.fail(start, expected)
         options: dict[str, Any] = {}
         if self.peek() == "(":
-            self.at += 1
+            self.position += 1
             while self.peek() != ")":
                 self.option(options)
-            self.at += 1
+            self.position += 1
             self.skip_space()
         return SpecItem(name, options)
 
     def option(self, options: dict[str, Any]) -> None:
         self.skip_space()
-        start = self.at
-        match = re.compile(r"[A-Za-z_]\w*").match(self.text, self.at)
+        start = self.position
+        match = re.compile(r"[A-Za-z_]\w*").match(self.text, self.position)
         if not match:
-            self.fail(self.at, "an option name, or ')'")
-        name, self.at = match.group(), match.end()
+            self.fail(self.position, "an option name, or ')'")
+        name, self.position = match.group(), match.end()
         if name in options:
             self.fail(start, f"each option once; {name} is given twice")
         self.skip_space()
         if self.peek() != "=":
-            self.fail(self.at, f"'=' and a value for {name}")
-        self.at += 1
+            self.fail(self.position, f"'=' and a value for {name}")
+        self.position += 1
         options[name] = self.value()
         self.skip_space()
         if self.peek() == ",":
-            self.at += 1
+            self.position += 1
             self.skip_space()
         elif self.peek() != ")":
-            self.fail(self.at, "',' or ')'")
+            self.fail(self.position, "',' or ')'")
 
     def value(self) -> Any:
         self.skip_space()
@@ -172,41 +183,41 @@ class _Reader:
             return self.list()
         if self.peek() in ("'", '"'):
             return self.quoted()
-        match = _BARE.match(self.text, self.at)
+        match = _BARE.match(self.text, self.position)
         if not match:
-            self.fail(self.at, "a value")
-        self.at = match.end()
+            self.fail(self.position, "a value")
+        self.position = match.end()
         # 1e+5 and 2.0e-3 are numbers: the plus belongs to the exponent, not to the next remedy.
-        exponent = re.compile(r"\+\d+(?=\s*[,)\]])").match(self.text, self.at)
+        exponent = re.compile(r"\+\d+(?=\s*[,)\]])").match(self.text, self.position)
         if exponent and re.fullmatch(r"-?(\d+\.?|\d*\.\d+)[eE]", match.group()):
-            self.at = exponent.end()
-        return _bare(self.text[match.start() : self.at])
+            self.position = exponent.end()
+        return _bare(self.text[match.start() : self.position])
 
     def list(self) -> list[Any]:
         values: list[Any] = []
-        self.at += 1
+        self.position += 1
         while self.peek() != "]":
             values.append(self.value())
             self.skip_space()
             if self.peek() == ",":
-                self.at += 1
+                self.position += 1
                 self.skip_space()
             elif self.peek() != "]":
-                self.fail(self.at, "',' or ']'")
-        self.at += 1
+                self.fail(self.position, "',' or ']'")
+        self.position += 1
         return values
 
     def quoted(self) -> str:
-        quote, start = self.text[self.at], self.at
-        match = re.compile(rf"{quote}((?:\\.|[^\\{quote}])*){quote}", re.DOTALL).match(self.text, self.at)
+        quote, start = self.text[self.position], self.position
+        match = re.compile(rf"{quote}((?:\\.|[^\\{quote}])*){quote}", re.DOTALL).match(self.text, self.position)
         if not match:
             self.fail(start, f"a closing {quote}")
-        self.at = match.end()
+        self.position = match.end()
         return re.sub(r"\\(.)", r"\1", match.group(1), flags=re.DOTALL)
 
     def peek(self) -> str:
-        return self.text[self.at] if self.at < len(self.text) else ""
+        return self.text[self.position] if self.position < len(self.text) else ""
 
     def skip_space(self) -> None:
         while self.peek().isspace():
-            self.at += 1
+            self.position += 1

@@ -250,14 +250,14 @@ def test_localvit_takes_images_that_are_not_square() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("pvt_tiny(sr_ratios=[8, 4, 2, 2])", "end sr_ratios with 1"),
-        ("pvt_tiny(depths=[1, 1])", "as many embed_dims"),
-        ("pvt_tiny(global_pool=max)", "global_pool token or avg"),
+        ("pvt_tiny(sr_ratios=[8, 4, 2, 2])", "End sr_ratios with 1"),
+        ("pvt_tiny(depths=[1, 1])", "one value of embed_dims"),
+        ("pvt_tiny(global_pool=max)", "Use token or avg"),
         ("t2t_vit_14(tokens_type=perform)", "performer"),
-        ("t2t_vit_14(patch_size=6)", "patch_size that 4 divides"),
+        ("t2t_vit_14(patch_size=6)", "patch_size divisible by 4"),
     ],
 )
-def test_sizes_that_make_no_model_are_refused(spec: str, message: str) -> None:
+def test_invalid_sizes_raise(spec: str, message: str) -> None:
     with pytest.raises(UnsmoothError, match=message):
         unsmooth.create_model(spec)
 

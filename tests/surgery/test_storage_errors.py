@@ -156,7 +156,7 @@ def test_what_is_no_checkpoint_is_told(tmp_path: Path) -> None:
     torch.save(host("deit").state_dict(), tmp_path / "a.pth")
     with pytest.raises(UnsmoothError, match=r"checkpoint file without a recipe\. Give its spec: load\(path, 'SPEC'\)"):
         unsmooth.load(tmp_path / "a.pth")
-    with pytest.raises(UnsmoothError, match="expected a PyTorch module \(got int"):
+    with pytest.raises(UnsmoothError, match=r"expected a PyTorch module \(got int"):
         unsmooth.load(tmp_path / "a.pth", 3)
     for content in ({"epoch": 3}, [1, 2], torch.zeros(2), {}):
         torch.save(content, tmp_path / "b.pth")
@@ -236,7 +236,7 @@ def test_a_cut_between_the_two_renames_is_noticed(saved: Path, monkeypatch: pyte
         with pytest.raises(KeyboardInterrupt):
             unsmooth.save(other, saved)
     assert sorted(files(saved)) == FILES
-    with pytest.raises(UnsmoothError, match="a save was interrupted. Save again"):
+    with pytest.raises(UnsmoothError, match=r"a save was interrupted\. Save again"):
         unsmooth.load(saved)
 
 

@@ -1,4 +1,4 @@
-"""Hosts that the papers use and timm lacks, registered with timm under their names."""
+"""Hosts of the papers that timm does not have. Importing this package registers them with timm."""
 
 from unsmooth.models import convmixer, deepvit, deit, localvit, pvt, t2t_vit
 

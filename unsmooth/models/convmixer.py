@@ -1,7 +1,7 @@
-"""A ConvMixer for small images: 8 blocks of 256 channels, kernel 5, patches of 2 pixels; every size is an option.
+"""A ConvMixer for small images: 8 blocks of 256 channels, kernel size 5, patch size 2. All sizes are options.
 
-It mixes tokens by convolution, not attention: the control that shows whether a skip is missed for attention's sake.
-`convmixer_tiny+no_skip` is the one without its skip.
+It mixes tokens by convolution instead of attention. Always Skip Attention uses it as the control of the no-skip study:
+`convmixer_tiny+no_skip`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ default_cfgs = generate_default_cfgs({
 
 @register_model  # type: ignore[untyped-decorator]
 def convmixer_tiny(pretrained: bool = False, **kwargs: Any) -> ConvMixer:
-    """A ConvMixer of `dim` channels and `depth` blocks (ConvMixer-256/8)."""
+    """ConvMixer-256/8; `dim` is the number of channels and `depth` the number of blocks."""
     sizes = {"dim": 256, "depth": 8, "kernel_size": 5, "patch_size": 2, **kwargs}
     return build_model_with_cfg(ConvMixer, "convmixer_tiny", pretrained, **sizes)

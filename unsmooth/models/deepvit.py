@@ -2,15 +2,15 @@
 
     Re-Attention(Q, K, V) = Norm(Θᵀ softmax(QKᵀ/√d)) V,   Θ ∈ R^{H×H} learned
 
-Norm is a BatchNorm over heads, so rows of the map no longer sum to one. Names of parameters are the authors'.
+Norm is a BatchNorm over heads, so the rows of the map do not sum to one. Parameter names are the authors'.
 
-deepvit_small, deepvit_large   the published models: convolutions in front of the patches, Re-attention in the last 5 of
-                               16 and 12 of 32 blocks, and what a branch adds doubled (`branch_scale=0.5`)
+deepvit_small, deepvit_large   the published models: convolutions before the patch embedding, Re-attention in the last
+                               5 of 16 and 12 of 32 blocks, and branch outputs doubled (`branch_scale=0.5`)
 deepvit_patch16_224            the ablation of the paper: width 384, 12 heads, Re-attention in every block;
-                               `depth=16|24|32`, and `re_attention=0` for the plain ViT beside it
+                               `depth=16|24|32`, and `re_attention=0` for the plain ViT of the ablation
 
-`re_attention` is the number of last blocks that have it (all blocks where it is not given). Other departures from a
-plain ViT are options too: `conv_stem`, `branch_scale`, `scale_maps` (the normalised map times 1/√d, in the small one).
+`re_attention` is the number of last blocks with Re-attention (default: all). The other differences from a plain ViT are
+options too: `conv_stem`, `branch_scale`, `scale_maps` (the normalised map times 1/√d, in deepvit_small).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 
 from timm.layers import Attention, PatchEmbed
 from timm.models import register_model
-from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn  # noqa: F401  # loading looks for it here
+from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn  # noqa: F401  # looked up here when loading
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unsmooth.models.default_cfgs import build_vit, settings
 
-HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}  # what the authors normalise by
+HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}  # normalisation of the authors
 default_cfgs = {
     **settings("deepvit_small", "deepvit_large", **HALF, first_conv="patch_embed.conv1"),
     **settings("deepvit_patch16_224", **HALF),
@@ -34,13 +34,13 @@ default_cfgs = {
 
 
 class ReAttention(Attention):  # type: ignore[misc]
-    """Attention whose map goes through a 1×1 convolution over heads and a norm before it meets the values."""
+    """Attention whose map passes a 1×1 convolution over heads and a norm before the product with the values."""
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
-        made: dict[str, Any] = {name: options.get(name) for name in ("device", "dtype")}
-        self.reatten_matrix = nn.Conv2d(num_heads, num_heads, 1, **made)
-        self.var_norm = nn.BatchNorm2d(num_heads, **made)
+        factory: dict[str, Any] = {name: options.get(name) for name in ("device", "dtype")}
+        self.reatten_matrix = nn.Conv2d(num_heads, num_heads, 1, **factory)
+        self.var_norm = nn.BatchNorm2d(num_heads, **factory)
         self.map_scale = 1.0
 
     def forward(self, x: Tensor, **_: Any) -> Tensor:
@@ -53,7 +53,7 @@ class ReAttention(Attention):  # type: ignore[misc]
 
 
 class DeepBlock(Block):  # type: ignore[misc]
-    """A block with plain or Re-attention, which reads r·x and adds 1/r of what its branches give."""
+    """A block with plain attention or Re-attention. Its branches read r·x, and 1/r times their output is added."""
 
     def __init__(self, *, plain: int, branch_scale: float, scale_maps: bool, depth: int, **options: Any) -> None:
         mixed = depth >= plain
@@ -69,17 +69,17 @@ class DeepBlock(Block):  # type: ignore[misc]
 
 
 class ConvStem(PatchEmbed):  # type: ignore[misc]
-    """Two convolutions at half the resolution, then patches of half the size."""
+    """Two convolutions at half the resolution, then a patch embedding of half the patch size."""
 
     def __init__(self, *, patch_size: int, in_chans: int, embed_dim: int, channels: int = 64, **options: Any) -> None:
         super().__init__(patch_size=patch_size, in_chans=in_chans, embed_dim=embed_dim, **options)
-        made: dict[str, Any] = {name: options.get(name) for name in ("device", "dtype")}
-        self._modules.pop("proj")  # it comes last, as it runs
-        self.conv1 = nn.Conv2d(in_chans, channels, 7, 2, 3, bias=False, **made)
-        self.bn1 = nn.BatchNorm2d(channels, **made)
-        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False, **made)
-        self.bn2 = nn.BatchNorm2d(channels, **made)
-        self.proj = nn.Conv2d(channels, embed_dim, patch_size // 2, patch_size // 2, **made)
+        factory: dict[str, Any] = {name: options.get(name) for name in ("device", "dtype")}
+        self._modules.pop("proj")  # registered last, in the order of the forward pass
+        self.conv1 = nn.Conv2d(in_chans, channels, 7, 2, 3, bias=False, **factory)
+        self.bn1 = nn.BatchNorm2d(channels, **factory)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False, **factory)
+        self.bn2 = nn.BatchNorm2d(channels, **factory)
+        self.proj = nn.Conv2d(channels, embed_dim, patch_size // 2, patch_size // 2, **factory)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.bn1(self.conv1(x)))
@@ -88,7 +88,7 @@ class ConvStem(PatchEmbed):  # type: ignore[misc]
 
 
 class DeepViT(VisionTransformer):  # type: ignore[misc]
-    """A ViT whose last `re_attention` blocks mix their maps across heads."""
+    """A ViT with Re-attention in its last `re_attention` blocks."""
 
     def __init__(
         self, *, depth: int = 16, re_attention: int | None = None, conv_stem: bool = False, branch_scale: float = 1.0,

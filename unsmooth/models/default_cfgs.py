@@ -1,4 +1,4 @@
-"""What timm asks of a registered model: its picture size, crop, mean and deviation, and how it is built."""
+"""The `default_cfgs` that timm needs for a registered model (image size, crop, mean, std), and a builder of ViTs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def settings(*names: str, **different: Any) -> Any:
-    """The `default_cfgs` of models without weights to download, which differ from DeiT's in what is named."""
-    return generate_default_cfgs({f"{name}.untrained": {**SETTINGS, **different} for name in names})
+def settings(*names: str, **overrides: Any) -> Any:
+    """The `default_cfgs` of models without pretrained weights: those of DeiT, with overrides."""
+    return generate_default_cfgs({f"{name}.untrained": {**SETTINGS, **overrides} for name in names})
 
 
 def build_vit(kind: Any, name: str, pretrained: bool, **sizes: Any) -> Any:
-    """A ViT of timm, or a subclass of it, as timm builds its own."""
-    features = {"out_indices": 3, "feature_cls": "getter"}  # made anew each time: timm takes it apart
+    """Build timm's VisionTransformer or a subclass of it, as timm does."""
+    features = {"out_indices": 3, "feature_cls": "getter"}  # a new dict for each call: timm changes it
     return build_model_with_cfg(
         kind, name, pretrained, pretrained_filter_fn=checkpoint_filter_fn, feature_cfg=features, **sizes
     )

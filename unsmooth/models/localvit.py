@@ -1,14 +1,14 @@
-"""LocalViT (Li et al., LocalViT: Analyzing Locality in Vision Transformers, IROS 2023): DeiT with a convolution in its
+"""LocalViT (Li et al., LocalViT: Analyzing Locality in Vision Transformers, IROS 2023): DeiT with a convolution in the
 feed-forward network.
 
     F(x) = BN(W₂ SE(hswish(BN(depthwise 3×3(hswish(BN(W₁ x)))))))      on the grid of patch tokens
 
-W₁ and W₂ are 1×1 convolutions. There is no norm in front of F and no drop path behind it. The class token bypasses F:
-its row of the branch is zero. A remedy at the end of the branch that mixes tokens (`context_broadcast`) so reaches the
-class token too, as it does on DeiT; the paper does not say how it was.
+W₁ and W₂ are 1×1 convolutions. There is no norm before F and no drop path after it. The class token bypasses F: its row
+of the branch is zero. A remedy that mixes tokens at the end of the branch (`context_broadcast`) therefore changes the
+class token too, as on DeiT; the paper does not describe this case.
 
-The published LocalViT-T squeezes 768 channels to 4 (`reduction=192`); with `reduction=4` it is the larger
-LocalViT-T-SE4. Names of parameters are the authors'.
+The published LocalViT-T squeezes 768 channels to 4 (`reduction=192`); `reduction=4` is the larger LocalViT-T-SE4.
+Parameter names are those of the authors' code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from timm.layers import Attention, DropPath
 from timm.models import register_model
-from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn  # noqa: F401  # loading looks for it here
+from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn  # noqa: F401  # looked up here when loading
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -29,13 +29,16 @@ default_cfgs = settings("localvit_tiny_patch16_224")
 
 
 class SqueezeExcite(nn.Module):
-    """Each channel times a gate made of the means of all channels."""
+    """Multiplies each channel by a gate computed from the means of all channels."""
 
-    def __init__(self, channels: int, reduction: int, **made: Any) -> None:
+    def __init__(self, channels: int, reduction: int, **factory: Any) -> None:
         super().__init__()
         squeezed = max(channels // reduction, 1)
         self.fc = nn.Sequential(
-            nn.Linear(channels, squeezed, **made), nn.ReLU(), nn.Linear(squeezed, channels, **made), nn.Hardsigmoid()
+            nn.Linear(channels, squeezed, **factory),
+            nn.ReLU(),
+            nn.Linear(squeezed, channels, **factory),
+            nn.Hardsigmoid(),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -44,17 +47,17 @@ class SqueezeExcite(nn.Module):
 
 
 class LocalFeedForward(nn.Module):
-    """Tokens (B, n, d) to what the feed-forward network adds to them; nothing for tokens in front of the patches."""
+    """The output of the feed-forward network for tokens (B, n, d); zero for the prefix tokens."""
 
-    def __init__(self, dim: int, hidden: int, reduction: int, **made: Any) -> None:
+    def __init__(self, dim: int, hidden: int, reduction: int, **factory: Any) -> None:
         super().__init__()
-        self.grid_size, self.prefix = (1, 1), 1  # the model says which
+        self.grid_size, self.prefix = (1, 1), 1  # set by the model
         self.conv = nn.Sequential(
-            nn.Conv2d(dim, hidden, 1, bias=False, **made), nn.BatchNorm2d(hidden, **made), nn.Hardswish(),
-            nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden, bias=False, **made),
-            nn.BatchNorm2d(hidden, **made), nn.Hardswish(),
-            SqueezeExcite(hidden, reduction, **made),
-            nn.Conv2d(hidden, dim, 1, bias=False, **made), nn.BatchNorm2d(dim, **made),
+            nn.Conv2d(dim, hidden, 1, bias=False, **factory), nn.BatchNorm2d(hidden, **factory), nn.Hardswish(),
+            nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden, bias=False, **factory),
+            nn.BatchNorm2d(hidden, **factory), nn.Hardswish(),
+            SqueezeExcite(hidden, reduction, **factory),
+            nn.Conv2d(hidden, dim, 1, bias=False, **factory), nn.BatchNorm2d(dim, **factory),
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
@@ -72,11 +75,11 @@ class LocalBlock(nn.Module):
         drop_path: float, norm_layer: Any, reduction: int, device: Any = None, dtype: Any = None, **_: Any,
     ) -> None:  # fmt: skip
         super().__init__()
-        made = {"device": device, "dtype": dtype}
-        self.norm1 = norm_layer(dim, **made)
-        self.attn = Attention(dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop, **made)
+        factory = {"device": device, "dtype": dtype}
+        self.norm1 = norm_layer(dim, **factory)
+        self.attn = Attention(dim, num_heads, qkv_bias=qkv_bias, attn_drop=attn_drop, proj_drop=proj_drop, **factory)
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
-        self.conv = LocalFeedForward(dim, int(dim * mlp_ratio), reduction, **made)
+        self.conv = LocalFeedForward(dim, int(dim * mlp_ratio), reduction, **factory)
 
     def forward(self, x: Tensor, **_: Any) -> Tensor:
         x = x + self.drop_path(self.attn(self.norm1(x)))
@@ -85,19 +88,19 @@ class LocalBlock(nn.Module):
 
 
 class LocalViT(VisionTransformer):  # type: ignore[misc]
-    """A ViT of local blocks."""
+    """A ViT whose blocks have a convolution in the feed-forward network."""
 
     def __init__(self, *, reduction: int = 192, **options: Any) -> None:
         super().__init__(block_fn=partial(LocalBlock, reduction=reduction), **options)
-        self._tell_blocks()
+        self._update_blocks()
 
-    def _tell_blocks(self) -> None:
+    def _update_blocks(self) -> None:
         for block in self.blocks:
             block.conv.grid_size, block.conv.prefix = self.patch_embed.grid_size, self.num_prefix_tokens
 
     def set_input_size(self, *args: Any, **kwargs: Any) -> None:
         super().set_input_size(*args, **kwargs)
-        self._tell_blocks()
+        self._update_blocks()
 
 
 @register_model  # type: ignore[untyped-decorator]

@@ -1,9 +1,9 @@
-"""PVT (Wang et al., Pyramid Vision Transformer, ICCV 2021): four stages of ever fewer and wider tokens.
+"""PVT (Wang et al., Pyramid Vision Transformer, ICCV 2021): four stages with fewer and wider tokens each.
 
-    SRA(x) = softmax(QKᵀ/√d) V,   Q of x, K and V of LN(conv_R×R(x)) with stride R: keys are R² times fewer
+    SRA(x) = softmax(QKᵀ/√d) V,   Q from x, K and V from LN(conv_R×R(x)) with stride R: R² times fewer keys
 
-Each stage has its own patch embedding and learned positions; the last one has a class token and R = 1. Positions are
-resampled (bilinear) for images of another size. Names of parameters are the authors'.
+Each stage has a patch embedding and learned position embeddings; the last one has a class token and R = 1. Position
+embeddings are resampled (bilinear) for other image sizes. Parameter names are those of the authors' code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from timm.models import register_model
 from timm.models._builder import build_model_with_cfg
 from timm.models._features import feature_take_indices
 from timm.models._manipulate import checkpoint
-from timm.models.pvt_v2 import Attention  # v2 kept the attention of v1, and its names
+from timm.models.pvt_v2 import Attention  # the attention of v1, with its names
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError
@@ -31,17 +31,17 @@ resample = partial(resample_abs_pos_embed, interpolation="bilinear", antialias=F
 
 
 class Block(nn.Module):
-    """Spatial-reduction attention and MLP, each behind a norm and beside a skip."""
+    """Spatial-reduction attention and MLP, each with a norm before it and a skip."""
 
     def __init__(
         self, dim: int, num_heads: int, mlp_ratio: float, sr_ratio: int, proj_drop: float, attn_drop: float,
-        drop_path: float, **made: Any,
+        drop_path: float, **factory: Any,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.norm1 = nn.LayerNorm(dim, eps=1e-6, **made)
-        self.attn = Attention(dim, num_heads, sr_ratio, attn_drop=attn_drop, proj_drop=proj_drop, **made)
-        self.norm2 = nn.LayerNorm(dim, eps=1e-6, **made)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop, **made)
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6, **factory)
+        self.attn = Attention(dim, num_heads, sr_ratio, attn_drop=attn_drop, proj_drop=proj_drop, **factory)
+        self.norm2 = nn.LayerNorm(dim, eps=1e-6, **factory)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop, **factory)
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 
     def forward(self, x: Tensor, grid: Sequence[int]) -> Tensor:
@@ -51,7 +51,7 @@ class Block(nn.Module):
 
 
 class PyramidVisionTransformer(nn.Module):
-    """PVT of the first version. A stage i = 1, 2, … is patch_embed{i}, pos_embed{i}, pos_drop{i} and block{i}."""
+    """PVT v1. Stage i = 1, 2, … consists of patch_embed{i}, pos_embed{i}, pos_drop{i} and block{i}."""
 
     def __init__(
         self, img_size: int | tuple[int, int] = 224, patch_size: int = 4, in_chans: int = 3, num_classes: int = 1000,
@@ -62,14 +62,18 @@ class PyramidVisionTransformer(nn.Module):
         drop_path_rate: float = 0.0, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        made = {"device": device, "dtype": dtype}
+        factory = {"device": device, "dtype": dtype}
         stages = len(depths)
         if any(len(sizes) != stages for sizes in (embed_dims, num_heads, mlp_ratios, sr_ratios)):
-            raise UnsmoothError("PVT needs as many embed_dims, num_heads, mlp_ratios and sr_ratios as depths")
+            raise UnsmoothError(
+                "PVT needs one value of embed_dims, num_heads, mlp_ratios and sr_ratios per stage, as many as depths"
+            )
         if sr_ratios[-1] != 1:
-            raise UnsmoothError("the last stage of PVT has a class token, which is on no grid: end sr_ratios with 1")
+            raise UnsmoothError(
+                "the last stage of PVT has a class token, so its keys cannot be reduced. End sr_ratios with 1."
+            )
         if global_pool not in ("token", "avg"):
-            raise UnsmoothError(f"PVT has global_pool token or avg, not {global_pool!r}")
+            raise UnsmoothError(f"unknown global_pool {global_pool!r} of PVT. Use token or avg.")
         self.num_classes, self.in_chans, self.global_pool = num_classes, in_chans, global_pool
         self.depths, self.num_features = tuple(depths), embed_dims[-1]
         self.head_hidden_size = self.num_features
@@ -80,10 +84,10 @@ class PyramidVisionTransformer(nn.Module):
         before = in_chans
         for i, width in enumerate(embed_dims):
             patch, last = patch_size if i == 0 else 2, i == stages - 1
-            embed = PatchEmbedWithSize(None, patch, before, width, norm_layer=nn.LayerNorm, **made)
-            positions = torch.zeros(1, math.prod(self.grid_size(i)) + last, width, **made)
+            embed = PatchEmbedWithSize(None, patch, before, width, norm_layer=nn.LayerNorm, **factory)
+            positions = torch.zeros(1, math.prod(self.grid_size(i)) + last, width, **factory)
             blocks = nn.ModuleList(
-                Block(width, num_heads[i], mlp_ratios[i], sr_ratios[i], proj_drop_rate, attn_drop_rate, rate, **made)
+                Block(width, num_heads[i], mlp_ratios[i], sr_ratios[i], proj_drop_rate, attn_drop_rate, rate, **factory)
                 for rate in rates[i]
             )
             setattr(self, f"patch_embed{i + 1}", embed)
@@ -95,14 +99,14 @@ class PyramidVisionTransformer(nn.Module):
             {"num_chs": width, "reduction": stride, "module": f"block{i + 1}"}
             for i, (width, stride) in enumerate(zip(embed_dims, self.strides, strict=True))
         ]
-        self.norm = nn.LayerNorm(self.num_features, eps=1e-6, **made)
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, self.num_features, **made))
+        self.norm = nn.LayerNorm(self.num_features, eps=1e-6, **factory)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, self.num_features, **factory))
         self.head_drop = nn.Dropout(drop_rate)
-        self.head = nn.Linear(self.num_features, num_classes, **made) if num_classes > 0 else nn.Identity()
+        self.head = nn.Linear(self.num_features, num_classes, **factory) if num_classes > 0 else nn.Identity()
         self.init_weights()
 
     def grid_size(self, stage: int) -> tuple[int, int]:
-        """Rows and columns of the tokens of a stage, for images of the usual size."""
+        """Rows and columns of the tokens of a stage, for images of the configured size."""
         height, width = self.image_size
         return height // self.strides[stage], width // self.strides[stage]
 
@@ -117,7 +121,7 @@ class PyramidVisionTransformer(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def no_weight_decay(self) -> set[str]:
-        return {"cls_token"}  # positions decay, as the authors have it
+        return {"cls_token"}  # position embeddings decay, as in the authors' code
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         embeddings = (r"^(?:patch_embed|pos_embed)(\d+)", (0,))
@@ -136,7 +140,7 @@ class PyramidVisionTransformer(nn.Module):
         self.head = nn.Linear(self.num_features, num_classes, **like) if num_classes > 0 else nn.Identity()
 
     def stage(self, i: int, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Tokens of a stage for its image or map, and their grid; the last stage has its class token in front."""
+        """The tokens of a stage and their grid, for an image or map; the last stage has a class token first."""
         x, (rows, columns) = getattr(self, f"patch_embed{i + 1}")(x)
         last = i == len(self.depths) - 1
         if last:
@@ -152,10 +156,10 @@ class PyramidVisionTransformer(nn.Module):
         self, x: Tensor, indices: int | list[int] | None = None, norm: bool = False, stop_early: bool = False,
         output_fmt: str = "NCHW", intermediates_only: bool = False,
     ) -> Any:  # fmt: skip
-        """Maps of the stages, and the last tokens unless only maps are wanted; `norm` is for the last stage alone."""
+        """The maps of the stages, and the last tokens unless `intermediates_only`; `norm` is for the last stage."""
         if output_fmt != "NCHW":
-            raise UnsmoothError(f"the stages of PVT differ in size, so they are maps: NCHW, not {output_fmt}")
-        wanted, furthest = feature_take_indices(len(self.depths), indices)
+            raise UnsmoothError(f"the stages of PVT differ in size, so output_fmt must be NCHW (got {output_fmt})")
+        selected, furthest = feature_take_indices(len(self.depths), indices)
         maps = []
         tokens = x
         for i in range(furthest + 1 if stop_early and intermediates_only else len(self.depths)):
@@ -163,7 +167,7 @@ class PyramidVisionTransformer(nn.Module):
             last = i == len(self.depths) - 1
             patches = (self.norm(tokens) if norm else tokens)[:, 1:] if last else tokens
             x = patches.transpose(1, 2).unflatten(-1, grid).contiguous()
-            if i in wanted:
+            if i in selected:
                 maps.append(x)
         return maps if intermediates_only else (self.norm(tokens), maps)
 
@@ -183,7 +187,7 @@ class PyramidVisionTransformer(nn.Module):
 
 
 def checkpoint_filter_fn(state_dict: dict[str, Tensor], model: PyramidVisionTransformer) -> dict[str, Tensor]:
-    """A checkpoint for images of another size: square positions resampled."""
+    """Adapt a checkpoint for another image size: position embeddings are resampled."""
     own = model.state_dict()
     for i in range(len(model.depths)):
         name, last = f"pos_embed{i + 1}", i == len(model.depths) - 1

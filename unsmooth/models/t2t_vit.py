@@ -1,12 +1,12 @@
-"""T2T-ViT (Yuan et al., Tokens-to-Token ViT, ICCV 2021): a deep, narrow ViT on tokens made by soft splits.
+"""T2T-ViT (Yuan et al., Tokens-to-Token ViT, ICCV 2021): a deep, narrow ViT whose tokens come from soft splits.
 
-t2t_vit_14, _19, _24       performer layers between the splits: 81.5, 81.9 and 82.3 top-1, the ones that Augmented
-                           Shortcuts starts from
+t2t_vit_14, _19, _24       performer layers between the splits: 81.5, 81.9 and 82.3 top-1, the baselines of Augmented
+                           Shortcuts
 t2t_vit_t_14, _19, _24     softmax layers between the splits: 81.7, 82.4 and 82.6
 
-Positions are fixed sinusoids over the sequence, class token first. The backbone's blocks are plain pre-norm blocks; the
-two layers between the splits lie outside them and are left alone by remedies and vitals. Names of parameters are the
-authors'.
+Position embeddings are fixed sinusoids over the sequence, class token first. The blocks of the backbone are pre-norm
+blocks. The two layers between the splits are not blocks, so remedies and vitals ignore them. Parameter names are those
+of the authors' code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from timm.layers import trunc_normal_
 from timm.models import register_model
-from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn  # noqa: F401  # loading looks for it here
+from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn  # noqa: F401  # looked up here when loading
 from torch import Tensor, nn
 
 from unsmooth.models.default_cfgs import build_vit, settings
@@ -39,7 +39,7 @@ def sinusoids(positions: int, channels: int) -> Tensor:
 
 
 class T2TViT(VisionTransformer):  # type: ignore[misc]
-    """timm's ViT with tokens-to-token in the place of patch embedding."""
+    """timm's ViT with tokens-to-token as its patch embedding."""
 
     def __init__(
         self, *, tokens_type: str = "performer", token_dim: int = 64, token_drop_rate: float = 0.1, **options: Any
@@ -52,7 +52,7 @@ class T2TViT(VisionTransformer):  # type: ignore[misc]
 
     @property
     def patch_embed(self) -> nn.Module | None:
-        """What timm calls patch_embed has the authors' name once it is built."""
+        """The module that timm calls patch_embed; after construction it has the authors' name."""
         return self._modules.get("tokens_to_token", self._modules.get("patch_embed"))
 
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:

@@ -134,7 +134,7 @@ def plan(
 
 def fit(model: nn.Module, remedy: str | SpecItem) -> Fit:
     """Whether a remedy can be applied to a model: it exists, has these options, and fits at least one block."""
-    item = parse_item(remedy) if isinstance(remedy, str) else remedy
+    item = remedy if isinstance(remedy, SpecItem) else parse_item(remedy)
     try:
         planned = plan(model, item)
     except UnsmoothError as error:
@@ -158,7 +158,7 @@ def prepare(
     check_model(model)
     check_unfolded(model)
     check_whole(model)
-    item = parse_item(remedy) if isinstance(remedy, str) else remedy
+    item = remedy if isinstance(remedy, SpecItem) else parse_item(remedy)
     values = {**item.options, **(options or {})}
     listed = values.pop("blocks", None)
     blocks = listed if blocks is None else blocks
