@@ -104,7 +104,7 @@ def test_a_spec_without_a_host_is_its_remedies() -> None:
     assert str(ModelSpec(None)) == ""
 
 
-def test_what_cannot_be_written_is_told() -> None:
+def test_options_that_cannot_be_written_are_reported() -> None:
     assert SpecItem("a", {"b": [1, None, ("c", 0.5)], "d": True}).writable
     assert not SpecItem("a", {"b": str}).writable
     assert not SpecItem("a", {"b": [print]}).writable
@@ -200,13 +200,13 @@ def test_a_mistake_is_shown_where_it_is(text: str, column: int, expected: str) -
     ("text", "column", "expected"),
     [("", 0, "a remedy name"), ("adder(a='+')+x", 12, "one remedy;"), ("adder(a=1)x", 10, "'+' and a remedy")],
 )
-def test_one_remedy_is_read_alone(text: str, column: int, expected: str) -> None:
+def test_parse_item_reads_one_remedy(text: str, column: int, expected: str) -> None:
     with pytest.raises(UnsmoothError, match=expected.replace("+", r"\+")) as caught:
         parse_item(text)
     assert str(caught.value).split("\n")[2].index("^") == 2 + column
 
 
-def test_what_is_no_string_is_refused() -> None:
+def test_a_spec_that_is_not_a_string_raises() -> None:
     for thing in (None, 3, SpecItem("deit")):
         with pytest.raises(UnsmoothError, match=f"as a string.*got {type(thing).__name__}"):
             parse(thing)  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ def test_hosts(name: str) -> None:
     assert anatomy.patch_embed.tokens == {"pvt_v2": 3136}.get(name, 196 if "swin" in name else 16)
 
 
-def test_cait_class_attention_is_left_alone() -> None:
+def test_cait_class_attention_is_not_treated() -> None:
     assert [line.split(":")[0] for line in examine(host("cait")).skipped] == [
         "blocks_token_only.0",
         "blocks_token_only.1",
@@ -79,7 +79,7 @@ def test_examining_leaves_no_trace_after_an_exception() -> None:
     assert torch.equal(random, torch.random.get_rng_state())
 
 
-def test_an_example_replaces_the_guess() -> None:
+def test_an_example_replaces_the_default_input() -> None:
     model = timm.create_model("vit_tiny_patch16_224", depth=1, dynamic_img_size=True)
     tokens = examine(model, {"image": torch.randn(1, 3, 64, 96)}).blocks[0].tokens
     assert tokens == 4 * 6 + 1
@@ -106,7 +106,7 @@ STRANGERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STRANGERS)
-def test_strangers_are_read_and_treated(name: str) -> None:
+def test_unknown_architectures_are_examined_and_treated(name: str) -> None:
     """Labels as expected; what applies comes off again bit for bit; what does not has a reason."""
     torch.manual_seed(0)
     model = timm.create_model(name, **({"depth": 2} if name.startswith("vit_") else {})).eval()

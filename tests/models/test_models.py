@@ -79,7 +79,7 @@ def outputs(model: nn.Module, name: str) -> Tensor:
 
 
 @pytest.mark.parametrize(("name", "remedy"), [(n, r) for n, all_of in PAPERS.items() for r in (*all_of, *EXACT)])
-def test_the_remedies_of_the_papers_come_and_go(name: str, remedy: str) -> None:
+def test_the_remedies_of_the_papers_are_applied_and_removed(name: str, remedy: str) -> None:
     model = small(name)
     before, plain = fingerprint(model), outputs(model, name)
     plan = unsmooth.apply(model, remedy)
@@ -115,7 +115,7 @@ def test_a_diagnosis_measures_every_block(name: str) -> None:
         assert all(value > 0 for value in found[vital].mean)
 
 
-def test_reduced_keys_are_seen_as_such() -> None:
+def test_reduced_keys_are_pooled_kv() -> None:
     kinds = [block.attention().kind for block in checkup(SMALL["pvt"]).anatomy.blocks]
     assert kinds == ["pooled-kv"] * 4 + ["global"] * 2
 
@@ -202,7 +202,7 @@ def _options(name: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_saved_model_comes_back(name: str, tmp_path: Path) -> None:
+def test_a_saved_model_is_restored(name: str, tmp_path: Path) -> None:
     model = treat(small(name), "feat_scale")
     unsmooth.save(model, tmp_path)
     assert torch.equal(outputs(unsmooth.load(tmp_path).eval(), name), outputs(model, name))
@@ -273,7 +273,7 @@ def test_invalid_sizes_raise(spec: str, message: str) -> None:
         pytest.param("convmixer_1024_20_ks9_p14", 20, marks=pytest.mark.slow),
     ],
 )
-def test_any_convmixer_loses_its_skip(spec: str, blocks: int) -> None:
+def test_no_skip_works_on_any_convmixer(spec: str, blocks: int) -> None:
     """`blocks` of (mixer with a skip, then the rest); timm fixes the sizes of its own, so only the image is small."""
     torch.manual_seed(0)
     model = look_trained(unsmooth.create_model(f"{spec}+no_skip")).eval()

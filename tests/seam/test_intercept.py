@@ -52,7 +52,7 @@ MASKS: dict[str, Tensor | None] = {
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
 @pytest.mark.parametrize("biased", [True, False])
-def test_taken_apart_multi_head_attention_is_the_same_function(mask: Tensor | None, biased: bool) -> None:
+def test_decomposed_multi_head_attention_is_the_same_function(mask: Tensor | None, biased: bool) -> None:
     x = draw(TOKENS, BATCH, CHANNELS).requires_grad_()
     packed, out = draw(3 * CHANNELS, CHANNELS, seed=1).requires_grad_(), draw(CHANNELS, CHANNELS, seed=2)
     packed_bias, out_bias = (draw(3 * CHANNELS, seed=3), draw(CHANNELS, seed=4)) if biased else (None, None)
@@ -72,7 +72,7 @@ def test_taken_apart_multi_head_attention_is_the_same_function(mask: Tensor | No
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
 @pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_a_multi_head_module_is_met_as_attention(batch_first: bool, grad: bool, mask: Tensor | None) -> None:
+def test_a_multi_head_module_is_intercepted_as_attention(batch_first: bool, grad: bool, mask: Tensor | None) -> None:
     """In training and in inference, where torch has a path of its own that no mode could see."""
     torch.manual_seed(0)
     module = nn.MultiheadAttention(CHANNELS, HEADS, batch_first=batch_first).train(grad)
@@ -147,7 +147,7 @@ FUSED: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("args", "kwargs"), FUSED.values(), ids=FUSED.keys())
-def test_fused_attention_is_met_however_it_is_called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def test_fused_attention_is_intercepted_for_every_call_style(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     wanted = F.scaled_dot_product_attention(*args, **kwargs)
     with Witness() as seen:
         out = F.scaled_dot_product_attention(*args, **kwargs)
@@ -194,7 +194,7 @@ PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("product", PRODUCTS.values(), ids=PRODUCTS.keys())
 @pytest.mark.parametrize("softmax", SOFTMAXES.values(), ids=SOFTMAXES.keys())
-def test_explicit_attention_is_met_however_it_is_written(
+def test_explicit_attention_is_intercepted_for_every_spelling(
     softmax: Callable[[Tensor], Tensor], product: Callable[[Tensor, Tensor], Tensor]
 ) -> None:
     q, k, v = Q[:, 0], K[:, 0], V[:, 0]  # three axes, which bmm wants
@@ -213,7 +213,7 @@ def test_explicit_attention_is_met_however_it_is_written(
     torch.testing.assert_close(call.attend(2 * v), 2 * wanted)
 
 
-def test_a_softmax_that_meets_no_values_is_no_attention() -> None:
+def test_a_softmax_without_values_is_not_attention() -> None:
     with Witness() as seen:
         classes = draw(2, 7).softmax(-1)
         draw(2, 3, 4) @ draw(4, 4)
@@ -223,7 +223,7 @@ def test_a_softmax_that_meets_no_values_is_no_attention() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_bare_seam_changes_no_bit(name: str) -> None:
+def test_a_plain_interceptor_changes_nothing(name: str) -> None:
     model = host(name)
     plain = outputs(model, name)
     with Witness() as seen:
@@ -252,7 +252,7 @@ def sums_in_disguise(self: Any, x: Tensor, *_: Any, **__: Any) -> Tensor:
         ("no_skip", "blocks.0", sums_in_disguise, "residual sums"),
     ],
 )
-def test_a_host_that_goes_another_way_raises(
+def test_a_host_that_runs_another_path_raises(
     case: str, path: str, other_way: Callable[..., Tensor], missed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A remedy must never be silently off."""
@@ -305,7 +305,7 @@ def test_attn_scale_needs_no_fused_kernel() -> None:
     torch.testing.assert_close(outputs(model, "hf_vit"), wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_a_treated_multi_head_module_asked_for_weights_raises() -> None:
+def test_a_treated_multi_head_module_with_need_weights_raises() -> None:
     model = treat(host("torchvision_vit"), "attn_scale")
     attention, x = model.encoder.layers[0].self_attention, draw(2, 17, 48)
     attention(x, x, x, need_weights=False)
@@ -313,7 +313,7 @@ def test_a_treated_multi_head_module_asked_for_weights_raises() -> None:
         attention(x, x, x, need_weights=True)
 
 
-def test_a_weighted_residual_sum_is_not_taken_for_a_plain_one() -> None:
+def test_a_weighted_residual_sum_is_not_scaled() -> None:
     x, branch = draw(2, 5, 6), draw(2, 5, 6, seed=1)
     treatment = PatchedForward(
         ModulePatches(residuals=[ResidualScale("attn", skip=0.0)], residual_branches=("attn",)), nn.Identity(), x
@@ -327,7 +327,7 @@ def test_a_weighted_residual_sum_is_not_taken_for_a_plain_one() -> None:
 
 @pytest.mark.parametrize("write", [torch.add, Tensor.add, lambda x, y: x + y, lambda x, y: y + x])
 @pytest.mark.parametrize(("skip", "gain"), [(0.0, 1.0), (0.75, 0.75), (1.0, 0.5), (1.0, 1.0)])
-def test_a_residual_sum_is_changed_however_it_is_written(
+def test_a_residual_sum_is_scaled_for_every_spelling(
     write: Callable[[Tensor, Tensor], Tensor], skip: float, gain: float
 ) -> None:
     x, branch = draw(2, 5, 6), draw(2, 5, 6, seed=1)
@@ -352,7 +352,7 @@ def test_the_class_of_a_treated_module() -> None:
     assert patched_class(nn.Conv2d) is not cls
 
 
-def test_treated_modules_stay_what_they_are() -> None:
+def test_treated_modules_keep_their_type() -> None:
     model, plain = treat(host("deit"), "attn_scale+no_skip"), host("deit")
     changed = 0
     for name, module in plain.named_modules():

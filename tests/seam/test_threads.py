@@ -121,7 +121,7 @@ def test_one_model_in_two_threads_is_observed_in_one(observe: Callable[[nn.Modul
     assert not any(patches.observers for patches in patches_of(model))
 
 
-def test_pausing_is_of_one_thread() -> None:
+def test_pausing_affects_one_thread() -> None:
     with observers_paused():
         assert observers_are_paused()
         assert side_by_side(observers_are_paused) == [[False] * REPEATS]

@@ -1,7 +1,7 @@
-"""Small instances of every host family that must work, with weights that look trained.
+"""Small instances of every supported host family, with weights that look trained.
 
-A fresh host proves little: heads of zeros, layer scales of 1e-5 and attention that is all but uniform hide
-mistakes. Every weight is drawn anew, so that attention is sharp and every branch matters.
+A new host has a head of zeros, layer scales of 1e-5 and almost uniform attention, which hide mistakes. All weights are
+replaced by random ones, so that attention is sharp and every branch has an effect.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HOSTS: dict[str, str] = {
     "hf_swin": "hf:swin(image_size=56, embed_dim=16, depths=[2, 1], num_heads=[2, 4], window_size=7)",
     "hf_vilt": f"hf:vilt({_HF}, intermediate_size=96)",
 }
-# torchvision's builders fix width and depth: the class takes them, and a model object needs no spec.
+# The builders of torchvision fix width and depth, so the classes are used.
 TORCHVISION = ("torchvision_vit", "torchvision_swin")
 CONVMIXER = "convmixer"
 ALL = (*HOSTS, *TORCHVISION)
@@ -52,7 +52,7 @@ def _torchvision(name: str) -> nn.Module:
 
 
 def look_trained(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Draw every parameter anew: sharp attention, gains around one, no zero heads."""
+    """Replace every parameter by a random one: sharp attention, gains around one, no zero heads."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         draw = torch.randn(parameter.shape, generator=generator)
@@ -82,7 +82,7 @@ def _prototype(name: str) -> nn.Module:
 
 
 def host(name: str) -> nn.Module:
-    """A fresh copy of a small host, in eval mode."""
+    """A new copy of a small host, in eval mode."""
     return copy.deepcopy(_prototype(name))
 
 
@@ -93,7 +93,7 @@ def example(name: str) -> Example:
 
 @torch.no_grad()
 def outputs(model: nn.Module, name: str, images: int = 2) -> Tensor:
-    """What a host gives for two images; random hosts (ViLT shuffles its patches) are seeded."""
+    """The outputs of a host for two images. Hosts with randomness (ViLT shuffles its patches) are seeded."""
     inputs = {key: value.repeat(images, *(1,) * (value.ndim - 1)) for key, value in example(name).items()}
     generator = torch.Generator().manual_seed(1)
     for key, value in inputs.items():
@@ -106,19 +106,19 @@ def outputs(model: nn.Module, name: str, images: int = 2) -> Tensor:
 
 
 def treat(model: nn.Module, spec: str, seed: int = 3) -> nn.Module:
-    """Apply remedies, a + between them, and draw their parameters: at its start a remedy proves nothing."""
+    """Apply remedies, separated by +, and give them random parameters: many do nothing with their initial ones."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for remedy in spec.split("+"):
             unsmooth.apply(model, remedy)
     generator = torch.Generator().manual_seed(seed)
-    for _, part in unsmooth.parts(model):
-        for parameter in part.parameters():
+    for _, patch in unsmooth.parts(model):
+        for parameter in patch.parameters():
             parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator).to(parameter)
     return model
 
 
-# One canonical case for each remedy first, then its other forms.
+# One canonical case per remedy first, then its other forms.
 CASES: tuple[str, ...] = (
     "attn_scale",
     "feat_scale",
@@ -145,7 +145,7 @@ CASES: tuple[str, ...] = (
     "no_skip(branch=both)",
     "attn_scale(blocks=1)",
 )
-# Pairs that make no sense, with the word that the reason must contain. Everything else must work.
+# Pairs that do not fit, with a word of the reason. All others must work.
 REFUSED: dict[tuple[str, str], str] = {
     **{(host, case): "class token" for host in ("cait", "swin", "pvt_v2", "hf_swin", "torchvision_swin")
        for case in ("context_broadcast(kind=gate)", "context_broadcast(kind=hybrid, branch=attn)")},

@@ -86,7 +86,7 @@ def test_blocks_are_selected(text: str | None, chosen: list[int]) -> None:
         (True, r"cannot read blocks=True"),
     ],
 )
-def test_blocks_that_are_not_there_are_refused(text: str, message: str) -> None:
+def test_missing_blocks_raise(text: str, message: str) -> None:
     with pytest.raises(UnsmoothError, match=message):
         select_blocks(text, 6)
 
@@ -95,7 +95,7 @@ def test_blocks_that_are_not_there_are_refused(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     "remedy", ["attn_scale", "feat_scale", "context_broadcast", "augmented_shortcut", "no_skip", "adder"]
 )
-def test_only_the_chosen_blocks_are_touched(remedy: str, written: str) -> None:
+def test_only_the_selected_blocks_are_changed(remedy: str, written: str) -> None:
     model, plain = deep_host(), deep_host()
     done = unsmooth.apply(model, written.format(remedy), blocks=None if "(" in written else "1,-1")
     assert [block.block for block in done.blocks] == [1, 3]
@@ -118,7 +118,7 @@ def test_only_the_chosen_blocks_are_touched(remedy: str, written: str) -> None:
     "stack", [STACK, STACK[::-1], (*STACK[2:], *STACK[:2]), ("adder_attention", "attn_scale"), ("no_skip", "adder")]
 )
 @pytest.mark.parametrize("name", ["deit", "swin", "hf_vit"])
-def test_one_of_several_comes_off_as_if_it_had_never_been_there(name: str, stack: tuple[str, ...]) -> None:
+def test_removing_one_of_several_remedies_equals_never_applying_it(name: str, stack: tuple[str, ...]) -> None:
     for going in stack:
         model = treat(host(name), "+".join(stack))
         assert [part.name for part in unsmooth.applied(model).remedies] == list(stack)
@@ -142,7 +142,7 @@ def halve(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("kind", "broadcast"), [("plain", halve), ("gate", gate)])
-def test_taps_run_from_left_to_right(kind: str, broadcast: Callable[[Tensor], Tensor]) -> None:
+def test_token_hooks_run_from_left_to_right(kind: str, broadcast: Callable[[Tensor], Tensor]) -> None:
     """Two mixes of bands commute, a gate and a mix do not."""
     plain = seen(host("deit"), "blocks.0.attn")
     first = treat(host("deit"), f"feat_scale+context_broadcast(branch=attn, kind={kind})")
@@ -173,7 +173,7 @@ def test_maps_are_changed_from_left_to_right(scaled_last: bool) -> None:
     torch.testing.assert_close(seen(model, "blocks.0.attn.proj", "input"), mixed, rtol=1e-4, atol=1e-5)
 
 
-def test_a_remedy_goes_twice_on_disjoint_blocks_only() -> None:
+def test_a_remedy_is_applied_twice_on_disjoint_blocks_only() -> None:
     model = deep_host()
     unsmooth.apply(model, "context_broadcast(blocks=:2)")
     unsmooth.apply(model, "context_broadcast(kind=scaled, blocks=3)")
@@ -219,7 +219,7 @@ def test_convmixer_loses_its_skip() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(set(unsmooth.list_remedies()) - {"no_skip", "token_graying", "diverse_patch"}))
-def test_convmixer_refuses_what_needs_attention(key: str) -> None:
+def test_attention_remedies_do_not_fit_convmixer(key: str) -> None:
     model = host(CONVMIXER)
     before = fingerprint(model)
     with pytest.raises(NotApplicable, match=rf"{key} does not fit this model: .*(attention|MLP)"):
@@ -230,7 +230,7 @@ def test_convmixer_refuses_what_needs_attention(key: str) -> None:
 # What else is left alone.
 
 
-def test_what_is_on_a_model_is_written_as_a_spec() -> None:
+def test_applied_remedies_are_written_as_a_spec() -> None:
     model = host("deit")
     assert str(unsmooth.applied(model)) == HOSTS["deit"]
     unsmooth.apply(model, "attn_scale(blocks=:1)")
@@ -261,7 +261,7 @@ def test_a_mistake_in_a_remedy_is_found_before_the_host_is_built(monkeypatch: py
         unsmooth.create_model(unsmooth.spec.ModelSpec(None, (unsmooth.spec.SpecItem("adder"),)))
 
 
-def test_flags_of_gradients_come_back_with_the_linear_layers() -> None:
+def test_removing_a_linear_patch_restores_requires_grad() -> None:
     """Adder freezes the weights that it makes idle; those that were frozen before stay so."""
     model = host("deit")
     model.blocks[0].attn.qkv.weight.requires_grad_(False)
@@ -281,7 +281,7 @@ DRAWS = ("adder", "augmented_shortcut", "logistic_attention")  # their parameter
 
 
 @pytest.mark.parametrize("remedy", unsmooth.list_remedies())
-def test_training_flags_and_random_state_are_left_alone(remedy: str) -> None:
+def test_training_flags_and_random_state_do_not_change(remedy: str) -> None:
     model = host("deit").train()
     model.blocks[1].eval()
     modules = list(model.modules())
@@ -299,7 +299,7 @@ def test_training_flags_and_random_state_are_left_alone(remedy: str) -> None:
     ("remedy", "owner", "passed"),
     [("attn_scale", Attention, "attention"), ("adder", Mlp, "linear layers"), ("no_skip", Block, "residual sums")],
 )
-def test_a_path_that_was_not_seen_raises(
+def test_a_path_that_was_not_traced_raises(
     remedy: str, owner: type[nn.Module], passed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A remedy is never silently off: a host that takes another way than at its examination is told."""

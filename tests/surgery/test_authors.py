@@ -79,7 +79,7 @@ def test_the_references_do_see_the_remedies() -> None:
         assert not torch.allclose(before, authors.deit(state, images(32), 2, 3))
 
 
-def test_which_form_of_feat_scale_is_said_unless_it_was_chosen() -> None:
+def test_the_form_of_feat_scale_is_warned_about_unless_given() -> None:
     with pytest.warns(UserWarning, match=r"1\+2s.*doubled=True"):
         told = import_checkpoint(deit_state("feat_scale"), DEIT)
     with warnings.catch_warnings():

@@ -165,7 +165,7 @@ def test_without_a_loss_remedy_there_is_no_term() -> None:
     assert auxiliary_loss(model) is None
 
 
-def test_nothing_is_kept_outside_of_training() -> None:
+def test_nothing_is_stored_outside_of_training() -> None:
     model = training("deit")
     with torch.no_grad():
         output(model, "deit")
@@ -176,7 +176,7 @@ def test_nothing_is_kept_outside_of_training() -> None:
         auxiliary_loss(model)
 
 
-def test_a_pass_counts_once_and_a_look_between_does_not_count() -> None:
+def test_a_pass_counts_once_and_a_pass_in_eval_mode_does_not_count() -> None:
     model = training("deit")
     output(model, "deit", seed=1)
     wanted = term(model).item()
@@ -191,7 +191,7 @@ def test_a_pass_counts_once_and_a_look_between_does_not_count() -> None:
     assert term(model).item() == wanted, "the last pass counts"
 
 
-def test_tokens_are_let_go() -> None:
+def test_tokens_are_released() -> None:
     model = training("deit")
     output(model, "deit")
     watched = [weakref.ref(x) for x in stored(model)]
@@ -204,7 +204,7 @@ def test_tokens_are_let_go() -> None:
     assert all(ref() is None for ref in watched)
 
 
-def test_tokens_are_kept_as_they_passed() -> None:
+def test_stored_tokens_are_not_changed_in_place() -> None:
     """A host may add to its residual stream in place."""
     model = training("deit")
     (_, part), *_ = unsmooth.parts(model)
@@ -257,7 +257,7 @@ def test_copies_have_no_tokens_and_their_own_loss() -> None:
     assert len(stored(model)) == 2
 
 
-def test_a_treated_part_of_a_larger_model_counts() -> None:
+def test_a_treated_submodule_of_a_larger_model_counts() -> None:
     inner = training("deit")
     outer = nn.Sequential(inner, nn.Linear(5, 3))
     images = batch("deit")["image"]
@@ -292,7 +292,7 @@ def test_gradient_checkpointing(name: str, early_stop: bool) -> None:
         assert all(x is None for x in stored(model)), "blocks that run again in the backward pass keep nothing"
 
 
-def test_reentrant_checkpointing_is_told_instead_of_dropping_the_loss() -> None:
+def test_reentrant_checkpointing_raises_instead_of_dropping_the_loss() -> None:
     model = training("hf_vit")
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
     out = output(model, "hf_vit")
@@ -364,7 +364,7 @@ def test_bad_input() -> None:
         unsmooth.create_model(f"{coarse}+diverse_patch")
 
 
-def test_a_host_whose_blocks_went_is_told() -> None:
+def test_a_host_without_its_blocks_raises() -> None:
     model = training("deit")
     model.blocks = model.blocks[:1]
     output(model, "deit")
@@ -372,7 +372,7 @@ def test_a_host_whose_blocks_went_is_told() -> None:
         auxiliary_loss(model)
 
 
-def test_blocks_that_change_size_while_training_are_told() -> None:
+def test_blocks_that_change_size_while_training_raise() -> None:
     model = training("deit")
     model.blocks[0].register_forward_hook(lambda module, args, out: out[:, :-3])
     output(model, "deit")

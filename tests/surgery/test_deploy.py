@@ -68,7 +68,7 @@ def same_gradients(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "case"), BOTH)
-def test_compiled_without_a_break_it_is_the_same_model(name: str, case: str) -> None:
+def test_a_compiled_model_has_no_graph_break_and_the_same_outputs(name: str, case: str) -> None:
     model, given = treat(host(name), case), inputs(name)
     torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -92,13 +92,13 @@ def exported(model: nn.Module, given: Example, strict: bool) -> nn.Module:
 
 
 @pytest.mark.parametrize(("name", "case"), BOTH)
-def test_exported_it_is_the_same_model(name: str, case: str) -> None:
+def test_an_exported_model_has_the_same_outputs(name: str, case: str) -> None:
     model, given = treat(host(name), case), inputs(name)
     torch.testing.assert_close(forward(exported(model, given, strict=False), given), forward(model, given))
 
 
 @pytest.mark.parametrize("case", ["no_skip", "no_skip(branch=both)", "attn_scale+no_skip"])
-def test_strict_export_never_drops_a_remedy_in_silence(case: str) -> None:
+def test_strict_export_never_drops_a_remedy_silently(case: str) -> None:
     """Its tracer may lose sight of the residual stream. Then it must say so."""
     model, given = treat(host("deit"), case), inputs("deit")
     torch.compiler.reset()
@@ -184,7 +184,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(name: str, case: str) -
 
 @pytest.mark.parametrize("case", ["attn_scale+feat_scale", "augmented_shortcut", "adder", "logistic_attention"])
 @pytest.mark.parametrize("name", ["deit", "swin", "hf_vit", "torchvision_vit"])
-def test_an_average_of_weights_is_a_model_of_its_own(name: str, case: str) -> None:
+def test_an_average_of_weights_is_an_independent_model(name: str, case: str) -> None:
     model, given = treat(host(name), case), inputs(name)
     average = ModelEmaV3(model, decay=0.5)
     start = forward(average.module, given)
@@ -204,7 +204,7 @@ def test_an_average_of_weights_is_a_model_of_its_own(name: str, case: str) -> No
 
 
 @pytest.mark.parametrize(("name", "case"), [*BOTH, ("hf_vilt", "augmented_shortcut")])
-def test_a_whole_model_is_pickled_and_comes_back(name: str, case: str) -> None:
+def test_a_model_is_pickled_and_restored(name: str, case: str) -> None:
     model, given = treat(host(name), case), inputs(name)
     wanted = forward(model, given)
     file = io.BytesIO()

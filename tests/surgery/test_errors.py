@@ -119,7 +119,7 @@ def scripted(model: nn.Module) -> nn.Module:
     ],
 )
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-def test_what_is_wrapped_is_refused(wrap: Callable[[nn.Module], nn.Module], message: str) -> None:
+def test_wrapped_models_raise(wrap: Callable[[nn.Module], nn.Module], message: str) -> None:
     model = host("deit")
     wrapped = wrap(model)
     before = fingerprint(model)
@@ -130,7 +130,7 @@ def test_what_is_wrapped_is_refused(wrap: Callable[[nn.Module], nn.Module], mess
     same(before, fingerprint(model))
 
 
-def test_a_wrapped_model_is_not_taken_for_an_untreated_one(tmp_path: Path) -> None:
+def test_a_wrapped_model_is_not_treated_as_a_plain_one(tmp_path: Path) -> None:
     wrapped = nn.DataParallel(treat(host("deit"), "attn_scale"))
     for operate in (unsmooth.remove, partial(unsmooth.save, folder=tmp_path)):
         with pytest.raises(UnsmoothError, match="wrapped in DataParallel"):
@@ -146,7 +146,7 @@ def test_a_wrapped_model_is_not_taken_for_an_untreated_one(tmp_path: Path) -> No
         (nn.Linear(4, 4), r"could not run Linear on one example image.*Pass example="),
     ],
 )
-def test_what_is_no_vision_model_is_refused(thing: object, message: str) -> None:
+def test_models_that_are_not_vision_models_raise(thing: object, message: str) -> None:
     with pytest.raises(UnsmoothError, match=message) as caught:
         unsmooth.apply(thing, "attn_scale")
     assert "\n" not in str(caught.value)
@@ -170,7 +170,7 @@ def test_a_gate_needs_a_class_token() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:adder_attention is not on block")
-def test_blocks_that_refuse_are_left_out_with_a_warning() -> None:
+def test_blocks_that_do_not_fit_are_skipped_with_a_warning() -> None:
     model = host("pvt_v2")
     with pytest.warns(UserWarning, match="adder_attention is not on block 0: .*; use identity=false"):
         done = unsmooth.apply(model, "adder_attention")

@@ -70,7 +70,7 @@ def test_stacks_fold(spec: str) -> None:
     assert str(unsmooth.applied(result)) == str(unsmooth.applied(model))
 
 
-def test_what_another_remedy_stands_in_front_of_is_not_folded() -> None:
+def test_a_patch_after_another_remedy_is_not_folded() -> None:
     """FeatScale behind augmented paths scales those too, which the projection's weights cannot."""
     model = treat(host("deit"), "augmented_shortcut(branch=attn)+feat_scale")
     result, notes = folded(model)
@@ -82,7 +82,7 @@ def test_what_another_remedy_stands_in_front_of_is_not_folded() -> None:
 @pytest.mark.parametrize(
     "case", ["token_graying", "adder", "no_skip", "diverse_patch", "context_broadcast(kind=gate)", "l2_attention"]
 )
-def test_what_cannot_be_folded_stays_and_is_named(case: str) -> None:
+def test_a_remedy_that_cannot_be_folded_stays_with_a_warning(case: str) -> None:
     model = treat(host("deit"), case)
     result, notes = folded(model)
     assert [note.split(" stays as it is")[0] for note in notes] == [case.partition("(")[0]]

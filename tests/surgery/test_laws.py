@@ -46,7 +46,7 @@ def same(a: dict[str, object], b: dict[str, object]) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*is not on block")
 @pytest.mark.parametrize(("name", "case"), PAIRS)
-def test_a_remedy_comes_and_goes(name: str, case: str) -> None:
+def test_a_remedy_is_applied_and_removed(name: str, case: str) -> None:
     """Keys only added, outputs equal where claimed, changed once learned, bit for bit restored, never twice."""
     model = host(name)
     before, plain = fingerprint(model), outputs(model, name)
@@ -123,7 +123,7 @@ def test_the_spec_rebuilds_the_model_and_save_keeps_it(name: str, case: str, tmp
 
 @pytest.mark.filterwarnings("ignore:.*is not on block")
 @pytest.mark.parametrize(("name", "case"), [pair for pair in PAIRS if pair not in REFUSED])
-def test_copies_are_their_own(name: str, case: str) -> None:
+def test_copies_are_independent(name: str, case: str) -> None:
     """A deep copy uses its own parameters, and can be undone without touching the original."""
     model = treat(host(name), case)
     want = outputs(model, name)

@@ -1,4 +1,4 @@
-"""A plan is what is done, with the published counts."""
+"""Plans: `apply` carries them out, and they have the published counts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import torch
 from torch import nn
 
 import unsmooth
-from tests.support.small_hosts import host
+from tests.support.small_hosts import HOSTS, host
 from tests.surgery.test_laws import fingerprint
+from unsmooth.spec import SpecItem, parse
+from unsmooth.surgery.plan import fit
 
 
 @pytest.mark.parametrize("remedy", [*unsmooth.list_remedies(), "augmented_shortcut(scale=0.5, branch=mlp)"])
 @pytest.mark.parametrize("name", ["deit", "torchvision_swin"])
-def test_a_plan_is_what_is_done(name: str, remedy: str) -> None:
+def test_apply_carries_out_the_plan(name: str, remedy: str) -> None:
     model = host(name)
     old = sum(p.numel() for p in model.parameters())
     planned = unsmooth.plan(model, remedy)
@@ -53,8 +55,28 @@ def test_published_counts_of_deit_small(deit_small: nn.Module, remedy: str, para
     assert len(planned.blocks) == 12
 
 
-def test_a_plan_tells_where_it_does_not_work() -> None:
+def test_a_plan_lists_blocks_that_do_not_fit() -> None:
     planned = unsmooth.plan(host("pvt_v2"), "adder_attention")
     first, *rest = str(planned).split("\n")
     assert first.startswith("adder_attention: 1 sites")
     assert [line.split(":")[0] for line in rest] == [f"  not on block {i}" for i in (0, 1, 2)]
+
+
+def test_a_spec_item_is_accepted_and_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unsmooth.surgery.plan.parse_item", None)
+    spec = parse(f"{HOSTS['deit']}+no_skip(branch=mlp, blocks=1)+attn_scale")
+    model = unsmooth.create_model(spec)
+    assert unsmooth.applied(model) == spec
+    item = SpecItem("feat_scale", {"blocks": "0"})
+    assert unsmooth.plan(model, item).sites == unsmooth.apply(model, item).sites
+
+
+def test_a_remedy_fits_if_it_can_be_applied_to_a_block() -> None:
+    model = host("pvt_v2")
+    assert fit(model, "adder_attention")  # on the last block alone
+    gate = fit(model, "context_broadcast(kind=gate)")
+    assert not gate and gate.plan is not None and "class token" in gate.reason
+    wrong = fit(model, SpecItem("no_skip", {"branch": "none"}))
+    assert not wrong and wrong.plan is None and "branch" in wrong.reason
+    unsmooth.apply(model, "attn_scale")
+    assert "already applied" in fit(model, "attn_scale").reason

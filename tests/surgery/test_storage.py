@@ -38,7 +38,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("remedies", ["", TREATED])
-def test_a_model_of_a_spec_comes_back_alone(remedies: str, tmp_path: Path) -> None:
+def test_a_model_of_a_spec_loads_without_a_host(remedies: str, tmp_path: Path) -> None:
     model = treat(host("deit"), remedies) if remedies else host("deit")
     unsmooth.save(model, tmp_path / "new" / "folder")
     assert sorted(files(tmp_path / "new" / "folder")) == FILES
@@ -51,7 +51,7 @@ def test_a_model_of_a_spec_comes_back_alone(remedies: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("remedies", ["", TREATED])
-def test_a_model_without_a_spec_comes_back_into_its_host(remedies: str, tmp_path: Path) -> None:
+def test_a_model_without_a_spec_loads_into_its_host(remedies: str, tmp_path: Path) -> None:
     model = treat(host("torchvision_vit"), remedies) if remedies else host("torchvision_vit")
     unsmooth.save(model, tmp_path)
     with pytest.raises(UnsmoothError, match=r"not built from a spec.*\. Give it: load\(path, model=host\)"):
@@ -62,7 +62,7 @@ def test_a_model_without_a_spec_comes_back_into_its_host(remedies: str, tmp_path
     assert unsmooth.applied(into) == unsmooth.applied(model)
 
 
-def test_the_host_of_a_folder_may_be_said_again(saved: Path) -> None:
+def test_the_host_of_a_folder_may_be_given(saved: Path) -> None:
     want = outputs(unsmooth.load(saved).eval(), "deit")
     assert torch.equal(outputs(unsmooth.load(saved, HOSTS["deit"]).eval(), "deit"), want)
     assert torch.equal(outputs(unsmooth.load(saved, f"{HOSTS['deit']}+{TREATED}").eval(), "deit"), want)
@@ -77,7 +77,7 @@ def test_a_second_save_replaces_the_first(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_a_model_comes_back_in_its_precision(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_a_model_is_loaded_in_its_dtype(dtype: torch.dtype, tmp_path: Path) -> None:
     model = treat(host("deit"), TREATED).to(dtype)
     unsmooth.save(model, tmp_path)
     loaded = unsmooth.load(tmp_path).eval()
@@ -88,7 +88,7 @@ def test_a_model_comes_back_in_its_precision(dtype: torch.dtype, tmp_path: Path)
     assert {p.dtype for p in into.parameters()} == {torch.float32}, "a model that is given keeps its own"
 
 
-def test_tied_and_transposed_weights_come_back(tmp_path: Path) -> None:
+def test_tied_and_transposed_weights_are_restored(tmp_path: Path) -> None:
     """Safetensors takes no storage twice and nothing that is not contiguous."""
     model, loaded = host("torchvision_vit"), host("torchvision_vit")
     layers = [block.mlp[0] for block in model.encoder.layers]
@@ -156,14 +156,14 @@ def test_safetensors_files(prefix: str, tmp_path: Path) -> None:
     assert torch.equal(outputs(loaded, "deit"), outputs(host("deit"), "deit"))
 
 
-def test_weights_of_a_plain_host_go_below_remedies_at_their_start(tmp_path: Path) -> None:
+def test_weights_of_a_plain_host_keep_the_initial_remedies(tmp_path: Path) -> None:
     torch.save(host("deit").state_dict(), tmp_path / "plain.pth")
     loaded = unsmooth.load(tmp_path / "plain.pth", HOSTS["deit"] + "+attn_scale+feat_scale").eval()
     torch.testing.assert_close(outputs(loaded, "deit"), outputs(host("deit"), "deit"), rtol=1e-4, atol=1e-5)
     assert len(list(unsmooth.parts(loaded))) == 4
 
 
-def test_weights_of_a_treated_model_go_into_its_spec(tmp_path: Path) -> None:
+def test_weights_of_a_treated_model_load_into_its_spec(tmp_path: Path) -> None:
     model = treat(host("deit"), TREATED)
     torch.save({"model": model.state_dict()}, tmp_path / "treated.pth")
     loaded = unsmooth.load(tmp_path / "treated.pth", str(unsmooth.applied(model))).eval()

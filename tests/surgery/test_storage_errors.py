@@ -122,7 +122,7 @@ def test_a_folder_that_does_not_fit_leaves_the_host_plain(saved: Path) -> None:
         (lambda f: (f / "model.safetensors").write_bytes(b""), r"cannot read weights from .*model\.safetensors"),
     ],
 )
-def test_a_broken_folder_is_told(break_it: Callable[[Path], Any], message: str, saved: Path) -> None:
+def test_a_broken_folder_raises(break_it: Callable[[Path], Any], message: str, saved: Path) -> None:
     break_it(saved)
     for model in (None, host("deit")):
         with pytest.raises(UnsmoothError, match=message) as caught:
@@ -141,7 +141,7 @@ def cut(path: Path, shares: int) -> None:
     path.write_bytes(content[: len(content) // shares])
 
 
-def test_a_truncated_file_is_told(tmp_path: Path) -> None:
+def test_a_truncated_file_raises(tmp_path: Path) -> None:
     for name, write in (("a.pth", torch.save), ("a.safetensors", save_file)):
         write(host("deit").state_dict(), tmp_path / name)
         cut(tmp_path / name, 2)
@@ -150,7 +150,7 @@ def test_a_truncated_file_is_told(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_checkpoint_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_checkpoint_raises(tmp_path: Path) -> None:
     with pytest.raises(UnsmoothError, match=r"nowhere does not exist\. Give a folder written by save, or a"):
         unsmooth.load(tmp_path / "nowhere")
     torch.save(host("deit").state_dict(), tmp_path / "a.pth")
@@ -165,7 +165,7 @@ def test_what_is_no_checkpoint_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("thing", ["deit", nn.DataParallel(nn.Linear(2, 2))])
-def test_what_cannot_be_saved_is_told(thing: Any, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_saved_raises(thing: Any, tmp_path: Path) -> None:
     with pytest.raises(UnsmoothError, match=r"expected a PyTorch module|wrapped in DataParallel\. Use model\.module"):
         unsmooth.save(thing, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
@@ -221,7 +221,7 @@ def test_a_failing_save_leaves_the_old_checkpoint(
     unsmooth.load(saved)
 
 
-def test_a_cut_between_the_two_renames_is_noticed(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_between_the_two_renames_is_detected(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two plain renames are not one: the weights name their spec, so that a mixed pair never loads."""
     replace = os.replace
 
@@ -240,7 +240,7 @@ def test_a_cut_between_the_two_renames_is_noticed(saved: Path, monkeypatch: pyte
         unsmooth.load(saved)
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_raises(tmp_path: Path) -> None:
     """A file in the way: also the super user, for whom no folder is read-only, cannot write there."""
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):

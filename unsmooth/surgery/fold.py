@@ -152,7 +152,7 @@ def fold(model: nn.Module, example: Example | None = None) -> nn.Module:
 
 
 def _outputs(model: nn.Module, example: Example, names: list[str]) -> dict[str, Tensor]:
-    """The outputs of the model and of the named modules: behind a head of zeros, the model's alone prove nothing."""
+    """The outputs of the model and of the named modules: a head of zeros would hide a difference."""
     outputs: dict[str, Tensor] = {}
 
     def store(name: str, output: Any) -> None:

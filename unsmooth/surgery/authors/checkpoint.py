@@ -192,14 +192,14 @@ def _remedy(
 ) -> SpecItem:
     """The remedy with the options that the weights need. Raises if the spec asks for something else."""
     item = SpecItem(form.remedy, form.options(blocks))
-    asked = () if requested is None else requested.remedies
-    if not asked:
+    listed = () if requested is None else requested.remedies
+    if not listed:
         return item
-    if [other.name for other in asked] != [form.remedy]:
-        raise UnsmoothError(f"{where} holds {form.remedy}, not {'+'.join(map(str, asked))}. Give the host alone.")
-    merged = SpecItem(form.remedy, {**item.options, **asked[0].options})
-    if "blocks" in asked[0].options or remedies.options_of(merged) != remedies.options_of(item):
-        raise UnsmoothError(f"{where} holds {item}, not {asked[0]}. Give the host alone.")
+    if [other.name for other in listed] != [form.remedy]:
+        raise UnsmoothError(f"{where} holds {form.remedy}, not {'+'.join(map(str, listed))}. Give the host alone.")
+    merged = SpecItem(form.remedy, {**item.options, **listed[0].options})
+    if "blocks" in listed[0].options or remedies.options_of(merged) != remedies.options_of(item):
+        raise UnsmoothError(f"{where} holds {item}, not {listed[0]}. Give the host alone.")
     return item
 
 

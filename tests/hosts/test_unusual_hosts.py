@@ -40,7 +40,7 @@ def test_factorised_attention_is_not_taken_for_a_map() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("side", [128, 224])
-def test_channel_attention_is_told_apart_where_sizes_agree(side: int) -> None:
+def test_channel_attention_is_recognised_when_sizes_agree(side: int) -> None:
     """At 128 pixels XCiT-M has as many tokens as channels in a head."""
     model = timm.create_model("xcit_medium_24_p16_224", depth=1)
     anatomy = examine(model, {"image": torch.randn(1, 3, side, side)})
@@ -156,7 +156,7 @@ def test_a_class_that_cannot_change_leaves_nothing_behind() -> None:
     assert type(model.blocks[0].attn) is vt.Attention
 
 
-def test_blocks_may_be_taken_out_of_a_treated_model() -> None:
+def test_blocks_may_be_removed_from_a_treated_model() -> None:
     model = treat(vit(), "attn_scale+feat_scale")
     model.prune_intermediate_layers([0])
     with pytest.raises(unsmooth.UnsmoothError, match="blocks were removed"):
@@ -166,7 +166,7 @@ def test_blocks_may_be_taken_out_of_a_treated_model() -> None:
     unsmooth.apply(model, "attn_scale")
 
 
-def test_a_treated_part_is_seen_from_the_whole() -> None:
+def test_a_treated_submodule_is_reported() -> None:
     model = host("hf_vit")
     unsmooth.apply(model.vit, "attn_scale")
     for call in (lambda: unsmooth.apply(model, "attn_scale"), lambda: unsmooth.save(model, "nowhere")):
@@ -175,7 +175,7 @@ def test_a_treated_part_is_seen_from_the_whole() -> None:
 
 
 @pytest.mark.parametrize("spec", ["adder", "attn_scale+no_skip", "adder+attn_scale"])
-def test_a_probe_meets_each_attention_once(spec: str) -> None:
+def test_a_probe_sees_each_attention_once(spec: str) -> None:
     model = treat(vit(), spec)
     met: list[int] = []
     with torch.no_grad(), probe(model, on_attention=lambda block, attention, call: met.append(block.index)):
@@ -201,7 +201,7 @@ def test_a_zero_head_does_not_hide_a_wrong_fold() -> None:
         assert torch.allclose(folded.forward_features(image()), model.forward_features(image()), atol=1e-4)
 
 
-def test_an_edit_that_only_features_show_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_fold_that_only_changes_features_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a zero head, a fold that scales the wrong rows must still be taken back."""
 
     def first_rows(model: nn.Module, block: Any) -> Any:
@@ -236,7 +236,7 @@ def test_values_without_a_bias_fold() -> None:
         assert torch.allclose(folded(image()), model(image()), atol=1e-4)
 
 
-def test_outputs_of_hooks_are_not_written_over() -> None:
+def test_outputs_of_hooks_are_not_changed_in_place() -> None:
     """What a user's hook caught stays as it was caught."""
     model = host("deit")
     caught: list[Tensor] = []
