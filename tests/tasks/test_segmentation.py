@@ -24,9 +24,10 @@ from unsmooth.tasks.segmentation.build import build, resolve
 from unsmooth.tasks.segmentation.items import Crops
 from unsmooth.tasks.segmentation.layout import IGNORE
 from unsmooth.tasks.segmentation.model import Segmenter, synchronise
-from unsmooth.tasks.segmentation.options import Options, read_options
+from unsmooth.tasks.segmentation.options import SegmentationOptions
 from unsmooth.training.run import train
 from unsmooth.training.trainer import make_optimizer
+from unsmooth.utils.options import read_texts
 
 VIT = "vit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=24, num_heads=2, depth=4)"
 HOSTS = {
@@ -42,7 +43,7 @@ SMALL = {"hidden": "8", "classes": "5"}
 
 def small(spec: str, **options: str) -> Segmenter:
     crop = {} if "img_size" in spec else {"crop": "64"}
-    wanted = resolve(spec, read_options({**SMALL, **crop, **options}), Recipe())
+    wanted = resolve(spec, read_texts(SegmentationOptions, {**SMALL, **crop, **options}, "segmentation"), Recipe())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return build(spec, wanted, Recipe(), 0)
@@ -128,7 +129,7 @@ def test_remedies_where_the_pass_does_not_go_are_refused():
 
     backbone.forward_intermediates = shortcut
     with pytest.raises(UnsmoothError, match=r"attn_scale acts on blocks[.]3[.]attn, which segmentation does not run"):
-        Segmenter(backbone, Options(crop=32, short=32, hidden=8, classes=5))
+        Segmenter(backbone, SegmentationOptions(crop=32, short=32, hidden=8, classes=5))
 
 
 def test_loss_remedies_find_their_tokens():
@@ -329,8 +330,8 @@ REFUSALS = [
     (VIT, {}, {"image_size": 64}, "img_size=32 and crop is 64"),
     (VIT.replace("img_size=32", "img_size=[32, 48]"), {}, {}, "img_size must be one number"),
     (VIT, {"colour": "1"}, {}, "unknown option of segmentation 'colour'"),
-    (VIT, {}, {"mixup": 0.8}, "mixup is for classification"),
-    (VIT, {}, {"auto_augment": "rand-m9"}, "auto_augment is for classification"),
+    (VIT, {}, {"mixup": 0.8}, "mixup is not supported by the task segmentation"),
+    (VIT, {}, {"auto_augment": "rand-m9"}, "auto_augment is not supported by the task segmentation"),
 ]
 
 
@@ -384,5 +385,5 @@ def test_the_recipe_is_160_000_steps():
     recipe = load_recipe("segmentation")
     assert 20_210 // recipe.batch_size * recipe.epochs == pytest.approx(160_000, rel=0.01)
     assert (recipe.lr, recipe.weight_decay, recipe.schedule) == (6e-5, 0.01, "poly")
-    resolved = resolve("deit_small_patch16_224+context_broadcast", Options(), recipe)
+    resolved = resolve("deit_small_patch16_224+context_broadcast", SegmentationOptions(), recipe)
     assert (resolved.crop, resolved.short, resolved.classes) == (512, 512, 150)

@@ -11,6 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.data.items import ItemDataset
+from unsmooth.errors import UnsmoothError
+from unsmooth.recipes.recipe import Recipe
+
+# Recipe fields that only classification supports, and the values that switch them off.
+CLASSIFICATION_FIELDS = {"mixup": 0.0, "cutmix": 0.0, "distillation": "none", "auto_augment": "", "erasing": 0.0}
 
 
 class Score(Protocol):
@@ -87,3 +92,13 @@ class Task(ABC):
     def where(self, images: Tensor | None, amp: str, device: torch.device) -> str:
         """Where the loss (of these images) or the gradient (without images) broke first, in words."""
         return "which block went first is not known for this task"
+
+
+def reject_classification_fields(recipe: Recipe, task: str) -> None:
+    """Raise if the recipe sets a field that the task would ignore."""
+    for name, off in CLASSIFICATION_FIELDS.items():
+        if getattr(recipe, name) != off:
+            raise UnsmoothError(
+                f"{name} is not supported by the task {task} (got {getattr(recipe, name)!r}). Use {name}={off!r} or "
+                f"--recipe {task}"
+            )

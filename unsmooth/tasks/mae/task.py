@@ -23,20 +23,24 @@ from unsmooth.data.transforms import preprocessing
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast, eval_mode
 from unsmooth.recipes.recipe import Recipe
-from unsmooth.remedies.base import Option
 from unsmooth.spec import ModelSpec, SpecItem
 from unsmooth.surgery.storage import WEIGHTS, load
-from unsmooth.tasks.base import Task
+from unsmooth.tasks.base import Task, reject_classification_fields
 from unsmooth.tasks.huggingface import config_of, read_spec
 from unsmooth.tasks.mae.items import Masked, MaskedPictures
 from unsmooth.tasks.mae.model import KIND, TASK, build, check_config, patches_of
 from unsmooth.tasks.mae.storage import save_mae
-from unsmooth.tasks.options import read_options, refuse_foreign
+from unsmooth.utils.options import option, options, read_texts, to_json
 
-OPTIONS = {
-    "mask_ratio": Option(0.75, "share of the patches that are hidden", above=0.0, high=1.0),
-    "norm_pix_loss": Option(True, "draw each patch's pixels over their mean and deviation, MAE's better target"),
-}
+
+@options
+class MaeOptions:
+    """Options of the MAE task (`--option NAME=VALUE`)."""
+
+    label = "mae"
+
+    mask_ratio: float = option(0.75, "share of masked patches", above=0.0, high=1.0)
+    norm_pix_loss: bool = option(True, "reconstruct pixels normalised per patch")
 
 
 @dataclass
@@ -139,17 +143,16 @@ def open_task(
     `pretrained`: the host is a folder or hub id whose weights are taken. `checkpoint`: a folder that this task saved,
     or a file of weights of ViTMAEForPreTraining.
     """
-    refuse_foreign(recipe, TASK)
-    given = dict(options or {})
+    reject_classification_fields(recipe, TASK)
+    task_options = to_json(read_texts(MaeOptions, options or {}, TASK))
     parsed = read_spec(TASK, KIND, spec)
     assert parsed.host is not None
-    for name in OPTIONS:
-        if name in given and name in parsed.host.options:
+    for name in options or {}:
+        if name in parsed.host.options:
             raise UnsmoothError(f"{name} is given twice, in the spec and as an option: leave one out")
-    chosen = read_options(TASK, given, OPTIONS)
     config = config_of(TASK, KIND, parsed.host)
-    host = SpecItem(parsed.host.name, {**chosen, **parsed.host.options})  # what the spec says itself stays
-    for name in OPTIONS:
+    host = SpecItem(parsed.host.name, {**task_options, **parsed.host.options})  # what the spec says itself stays
+    for name in task_options:
         setattr(config, name, host.options[name])
     check_config(config)
     if recipe.image_size not in (0, config.image_size):

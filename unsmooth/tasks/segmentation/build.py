@@ -17,13 +17,13 @@ from unsmooth.surgery.create import create_model
 from unsmooth.surgery.storage import WEIGHTS, fill_for_tuning, read_weights
 from unsmooth.tasks.model_factory import WORDS
 from unsmooth.tasks.segmentation.model import Segmenter, check_any_size
-from unsmooth.tasks.segmentation.options import CROP, Options
+from unsmooth.tasks.segmentation.options import CROP, SegmentationOptions
 
 # How hosts of timm are told that images have other sizes too; one without any such word takes them anyway, or never.
 ANY_SIZE: tuple[dict[str, Any], ...] = ({"strict_img_size": False}, {"dynamic_img_size": True}, {})
 
 
-def resolve(spec: str, options: Options, recipe: Recipe) -> Options:
+def resolve(spec: str, options: SegmentationOptions, recipe: Recipe) -> SegmentationOptions:
     """The options with all sizes filled in, and the spec checked as far as that goes without building it."""
     host = _parsed(spec).host
     assert host is not None
@@ -44,7 +44,7 @@ def resolve(spec: str, options: Options, recipe: Recipe) -> Options:
 
 def build(
     spec: str,
-    options: Options,
+    options: SegmentationOptions,
     recipe: Recipe,
     seed: int,
     checkpoint: str | Path | None = None,
@@ -71,7 +71,7 @@ def build(
 
 
 def _backbone(
-    spec: ModelSpec, options: Options, pretrained: bool, drops: dict[str, float], seed: int
+    spec: ModelSpec, options: SegmentationOptions, pretrained: bool, drops: dict[str, float], seed: int
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The treated host for crops of the asked size, and the words that made it so."""
     freedom = ANY_SIZE if options.mode == "whole" else ({},)

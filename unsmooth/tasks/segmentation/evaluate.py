@@ -17,11 +17,12 @@ from unsmooth.hosts.modes import autocast, check_amp, device_of, eval_mode
 from unsmooth.tasks.segmentation.items import FullImages, SceneItems
 from unsmooth.tasks.segmentation.layout import open_scenes
 from unsmooth.tasks.segmentation.model import Segmenter, check_any_size
-from unsmooth.tasks.segmentation.options import Options, read_options
+from unsmooth.tasks.segmentation.options import SegmentationOptions
 from unsmooth.tasks.segmentation.predict import at_once, called, sliding
 from unsmooth.tasks.segmentation.score import Overlap, join
 from unsmooth.tasks.segmentation.storage import load_segmenter
 from unsmooth.tasks.segmentation.views import Evaluation, Normalise
+from unsmooth.utils.options import read_texts
 
 Progress = Callable[[int, int], None]  # pictures done, pictures in all
 
@@ -71,14 +72,16 @@ def evaluate_segmentation(
     return join([score(built, told(), device_of(built), amp, wanted)])
 
 
-def validation(model: Segmenter, scenes: Any, options: Options, strict: bool) -> SceneItems:
+def validation(model: Segmenter, scenes: Any, options: SegmentationOptions, strict: bool) -> SceneItems:
     """Scenes as a segmenter is eval_model on them."""
     wanted = preprocessing(model.backbone, options.window)
     view = Evaluation(options, Normalise(wanted.mean, wanted.std))
     return SceneItems(scenes, view, wanted.size[0], options, training=False, strict=strict)
 
 
-def score(model: Segmenter, batches: Iterable[FullImages], device: torch.device, amp: str, options: Options) -> Overlap:
+def score(
+    model: Segmenter, batches: Iterable[FullImages], device: torch.device, amp: str, options: SegmentationOptions
+) -> Overlap:
     """Count the pixels of some batches; the model's modes and gradients are as before."""
     found = Overlap.none(options.classes)
     with eval_mode(model):
@@ -102,9 +105,9 @@ def _move(model: Segmenter, device: str | torch.device) -> None:
         raise UnsmoothError(f"the device {device} cannot be used: {str(error).splitlines()[0]}") from error
 
 
-def _changed(options: Options, given: dict[str, Any]) -> Options:
+def _changed(options: SegmentationOptions, given: dict[str, Any]) -> SegmentationOptions:
     for name in given:
         if name in ("classes", "hidden", "auxiliary", "head", "crop"):
             raise UnsmoothError(f"{name} is part of a trained segmenter; its own is {getattr(options, name)}")
-    wanted = read_options({**options.to_json(), **given})
+    wanted = read_texts(SegmentationOptions, {**options.to_json(), **given}, "segmentation")
     return replace(wanted, short=wanted.short or wanted.crop)

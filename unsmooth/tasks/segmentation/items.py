@@ -17,7 +17,7 @@ from unsmooth.data.items import TensorBatch
 from unsmooth.data.sampling import seed_everything
 from unsmooth.errors import UnsmoothError
 from unsmooth.tasks.segmentation.layout import Scenes
-from unsmooth.tasks.segmentation.options import Options
+from unsmooth.tasks.segmentation.options import SegmentationOptions
 
 View = Callable[[Image.Image, Image.Image], tuple[Tensor, Tensor]]
 
@@ -79,7 +79,7 @@ class SceneItems(Dataset[Any]):
     What is wrong with an annotation (another size than its picture, a value that is no class) stops the run.
     """
 
-    def __init__(self, scenes: Scenes, view: View, channels: int, options: Options, *, training: bool,
+    def __init__(self, scenes: Scenes, view: View, channels: int, options: SegmentationOptions, *, training: bool,
                  strict: bool = False) -> None:  # fmt: skip
         self.scenes, self.view, self.channels, self.options = scenes, view, channels, options
         self.training, self.strict = training, strict

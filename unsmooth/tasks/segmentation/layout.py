@@ -16,7 +16,7 @@ from PIL import Image
 
 from unsmooth.data.images import SUFFIXES, ImageReadError, read_picture, spread
 from unsmooth.errors import UnsmoothError
-from unsmooth.tasks.segmentation.options import Options
+from unsmooth.tasks.segmentation.options import SegmentationOptions
 
 BENCHMARK = "ADEChallengeData2016"  # the folder in the benchmark's archive
 SPLITS = {"train": "training", "val": "validation"}
@@ -46,7 +46,7 @@ class Scenes:
             annotations=tuple(self.annotations[i] for i in at),
         )
 
-    def read(self, place: int, options: Options) -> tuple[Image.Image, Image.Image]:
+    def read(self, place: int, options: SegmentationOptions) -> tuple[Image.Image, Image.Image]:
         """A picture, and its labels as an image of whole numbers, `IGNORE` where there is none."""
         picture = read_picture(self.root / self.pictures[place])
         name = self.annotations[place]
@@ -87,7 +87,7 @@ def find_root(data: str | Path) -> Path:
     )
 
 
-def read_labels(path: Path, name: str, options: Options) -> Image.Image:
+def read_labels(path: Path, name: str, options: SegmentationOptions) -> Image.Image:
     """An annotation as labels from 0, an image of 32-bit numbers."""
     values = np.asarray(_annotation(path, name)).astype(np.int32)
     first = 1 if options.reduce_zero_label else 0

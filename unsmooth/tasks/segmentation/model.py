@@ -13,7 +13,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import image_size
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.surgery.record import applied, record_of
-from unsmooth.tasks.segmentation.options import Options
+from unsmooth.tasks.segmentation.options import SegmentationOptions
 
 LEVELS = 4
 
@@ -26,7 +26,7 @@ class Segmenter(nn.Module):
     of 16). `options` say what it was trained for.
     """
 
-    def __init__(self, backbone: nn.Module, options: Options) -> None:
+    def __init__(self, backbone: nn.Module, options: SegmentationOptions) -> None:
         super().__init__()
         heads = upernet()
         self.options = options

@@ -21,8 +21,9 @@ from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError
 from unsmooth.surgery.storage import WEIGHTS, load, save
 from unsmooth.tasks.segmentation.model import Segmenter
-from unsmooth.tasks.segmentation.options import read_options
+from unsmooth.tasks.segmentation.options import SegmentationOptions
 from unsmooth.utils.files import replace_files
+from unsmooth.utils.options import read_options
 
 BACKBONE, HEAD, SETTINGS = "backbone", "head.safetensors", "segmenter.json"
 FORMAT = 1
@@ -65,7 +66,9 @@ def load_segmenter(folder: str | Path) -> Segmenter:
                 f"{path} is not the file that {SETTINGS} was written with: a save was cut short; save again"
             )
     with torch.random.fork_rng(devices=[]):  # the head is filled at once: what it draws is nobody's
-        model = Segmenter(load(folder / BACKBONE), read_options(found["options"]))
+        model = Segmenter(
+            load(folder / BACKBONE), read_options(SegmentationOptions, found["options"], str(folder / SETTINGS))
+        )
     head = load_file(folder / HEAD)
     if head.keys() != _head(model).keys():
         raise UnsmoothError(f"{folder / HEAD} does not fit {SETTINGS}: it was saved by another version of unsmooth")

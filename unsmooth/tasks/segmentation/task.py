@@ -18,19 +18,17 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast
 from unsmooth.recipes.recipe import Recipe
 from unsmooth.surgery.plan import anatomy_of
-from unsmooth.tasks.base import Task
-from unsmooth.tasks.options import refuse_foreign
+from unsmooth.tasks.base import Task, reject_classification_fields
 from unsmooth.tasks.segmentation import evaluate
 from unsmooth.tasks.segmentation.build import build, resolve
 from unsmooth.tasks.segmentation.items import Crops, FullImages, SceneItems
 from unsmooth.tasks.segmentation.layout import IGNORE, open_scenes
 from unsmooth.tasks.segmentation.model import Segmenter, synchronise, upernet
-from unsmooth.tasks.segmentation.options import Options, read_options
+from unsmooth.tasks.segmentation.options import SegmentationOptions
 from unsmooth.tasks.segmentation.score import Overlap, join
 from unsmooth.tasks.segmentation.storage import save_segmenter
 from unsmooth.tasks.segmentation.views import Normalise, Training
-
-# Fields of a recipe that mean nothing for pixels, with the value that switches each off.
+from unsmooth.utils.options import read_texts
 
 
 def open_task(
@@ -51,8 +49,8 @@ def open_task(
     ignores crop_scale and crop_ratio, for which it has options of its own, and deep_dropout.
     """
     upernet()
-    wanted = resolve(spec, read_options(options), recipe)
-    refuse_foreign(recipe, "segmentation")
+    wanted = resolve(spec, read_texts(SegmentationOptions, options, "segmentation"), recipe)
+    reject_classification_fields(recipe, "segmentation")
     if checkpoint is not None and pretrained:
         raise UnsmoothError("give a checkpoint or pretrained, not both: they are weights of the same host")
     return SegmentationTask(spec, data, recipe, seed, wanted, checkpoint, pretrained, strict)
@@ -69,7 +67,7 @@ class SegmentationTask(Task):
         data: str | Path,
         recipe: Recipe,
         seed: int,
-        wanted: Options,
+        wanted: SegmentationOptions,
         checkpoint: str | Path | None = None,
         pretrained: bool = False,
         strict: bool = False,

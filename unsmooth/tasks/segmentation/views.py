@@ -17,7 +17,7 @@ from torch import Tensor
 from torchvision.transforms import ColorJitter
 
 from unsmooth.tasks.segmentation.layout import IGNORE
-from unsmooth.tasks.segmentation.options import Options
+from unsmooth.tasks.segmentation.options import SegmentationOptions
 
 TRIES = 10  # crops that are drawn until no class fills too much of one
 LONGEST = 4  # the longer side is at most so many times `short`: strips stay small
@@ -42,7 +42,7 @@ class Normalise:
 class Training:
     """A crop of a picture and the same crop of its labels; what lies outside of the picture has no label."""
 
-    options: Options
+    options: SegmentationOptions
     normalise: Normalise
     hflip: float = 0.5
     color_jitter: float = 0.0
@@ -68,7 +68,7 @@ class Training:
 class Evaluation:
     """A whole picture with its shorter side as asked, and its labels at their own size."""
 
-    options: Options
+    options: SegmentationOptions
     normalise: Normalise
 
     def __call__(self, picture: Image.Image, labels: Image.Image) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,10 @@ from unsmooth.data.images import spread
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import image_size
 from unsmooth.recipes.recipe import Recipe
-from unsmooth.remedies.base import Option
 from unsmooth.spec import ModelSpec
 from unsmooth.surgery.storage import WEIGHTS, fill_for_tuning
-from unsmooth.tasks.base import Task
+from unsmooth.tasks.base import Task, reject_classification_fields
 from unsmooth.tasks.huggingface import CONFIG, config_of, model_class, read_spec
-from unsmooth.tasks.options import read_options, refuse_foreign
 from unsmooth.tasks.vqa.answers import targets, vocabulary
 from unsmooth.tasks.vqa.items import VqaBatch, VqaDataset, preparation
 from unsmooth.tasks.vqa.model import HEAD, KIND, TASK, answers_of, build, name_answers, start_head
@@ -36,13 +34,21 @@ from unsmooth.tasks.vqa.score import Answered, join, score
 from unsmooth.tasks.vqa.storage import VOCABULARY, save_vqa
 from unsmooth.tasks.vqa.text import Text, build_vocabulary, check_vocabulary, read_vocabulary
 from unsmooth.utils.files import write
+from unsmooth.utils.options import option, options, read_texts
 
-OPTIONS = {
-    "vocab": Option("", "a vocab.txt of BERT; without: that of the weights, or the words of the training questions"),
-    "min_answers": Option(9, "questions that must have an answer as their most given one, for the vocabulary", low=1),
-    "answers": Option("train", "which annotations make the vocabulary of answers", choices=("train", "train+val")),
-}
-PREDICTIONS = "answers.json"  # of the last model, as the official evaluation takes them
+PREDICTIONS = "answers.json"  # of the last model, in the format of the official evaluation
+
+
+@options
+class VqaOptions:
+    """Options of the VQA task (`--option NAME=VALUE`)."""
+
+    label = "vqa"
+
+    vocab: str = option("", "BERT vocab.txt (default: that of the weights, or the words of the training questions)")
+    min_answers: int = option(9, "questions that an answer must be the majority answer of to be in the vocabulary",
+                              low=1)  # fmt: skip
+    answers: Literal["train", "train+val"] = option("train", "annotations that the answer vocabulary is built from")
 
 
 @dataclass(frozen=True)
@@ -129,8 +135,8 @@ def open_task(
     `pretrained`: the host is a folder or hub id whose weights are taken. `checkpoint`: a folder that this task saved,
     or a file of weights of ViltForQuestionAnswering.
     """
-    refuse_foreign(recipe, TASK)
-    chosen = read_options(TASK, options or {}, OPTIONS)
+    reject_classification_fields(recipe, TASK)
+    task_options = read_texts(VqaOptions, options or {}, TASK)
     parsed = read_spec(TASK, KIND, spec)
     assert parsed.host is not None
     config = config_of(TASK, KIND, parsed.host)
@@ -145,9 +151,9 @@ def open_task(
         raise UnsmoothError(f"{found} does not exist, or holds no {WEIGHTS}: a checkpoint is a folder saved by vqa")
     folder = Path(data)
     splits = {name: open_split(folder, f"{name}2014") for name in ("train", "val")}
-    answers = _answers(splits, chosen)
+    answers = _answers(splits, task_options)
     splits["train"] = _answerable(splits["train"], answers)
-    text = Text(_pieces(str(chosen["vocab"]), found, weights, splits["train"]), config.max_position_embeddings)
+    text = Text(_pieces(task_options.vocab, found, weights, splits["train"]), config.max_position_embeddings)
     if not weights and "vocab_size" not in parsed.host.options:
         config.vocab_size = len(text.pieces)
     if len(text.pieces) > config.vocab_size:
@@ -163,12 +169,12 @@ def open_task(
     return QuestionAnswering(parsed, config, text, some, answers, start, recipe, seed, strict)
 
 
-def _answers(splits: Mapping[str, Split], chosen: Mapping[str, Any]) -> list[str]:
-    used = [splits[name] for name in str(chosen["answers"]).split("+")]
-    found = vocabulary((question.majority for split in used for question in split.questions), chosen["min_answers"])
+def _answers(splits: Mapping[str, Split], options: VqaOptions) -> list[str]:
+    used = [splits[name] for name in options.answers.split("+")]
+    found = vocabulary((question.majority for split in used for question in split.questions), options.min_answers)
     if len(found) < 2:
         raise UnsmoothError(
-            f"{used[0].name} has {len(found)} answers that are the most given one of {chosen['min_answers']} "
+            f"{used[0].name} has {len(found)} answers that are the most given one of {options.min_answers} "
             "questions: lower --option min_answers"
         )
     return found
