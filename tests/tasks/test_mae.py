@@ -17,6 +17,7 @@ from unsmooth import UnsmoothError
 from unsmooth.data.batches import evaluation_batches
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.spec import parse
+from unsmooth.tasks.base import TaskRequest
 from unsmooth.tasks.mae import load_mae
 from unsmooth.tasks.mae.encoder import as_classifier
 from unsmooth.tasks.mae.items import MaskedPictures
@@ -36,7 +37,7 @@ CPU = torch.device("cpu")
 
 
 def opened(spec=HOST, recipe=None, **options):
-    task = open_task(spec, "digits", recipe or load_recipe("small", FEW), 0, options=options)
+    task = open_task(TaskRequest(spec, "digits", recipe or load_recipe("small", FEW), 0, options=options))
     task.build()
     return task
 
@@ -118,7 +119,7 @@ def test_the_score_is_that_loss_under_the_mask_of_each_place():
     assert whole.loss == pytest.approx(np.mean(losses), rel=1e-6)
     assert whole.primary_metric == -whole.loss
     halves = [task.score(task.model, evaluation_batches(task.val, 8, rank=r, world=2), CPU, "none") for r in (0, 1)]
-    assert task.join(halves).loss == pytest.approx(whole.loss, rel=1e-6)
+    assert task.merge_scores(halves).loss == pytest.approx(whole.loss, rel=1e-6)
 
 
 def test_masks_are_of_the_items_seed_and_of_nothing_else():
@@ -213,7 +214,9 @@ def test_what_is_saved_is_loaded_bit_for_bit_and_can_be_fine_tuned(tmp_path):
     assert kept(pixel_values=images).logits.shape == (2, 10)  # digits
 
     # And pre-training goes on from either: this task's folder, and transformers' own.
-    onward = open_task(HOST + remedies, "digits", recipe, 1, checkpoint=tmp_path, options={"mask_ratio": "0.5"})
+    onward = open_task(
+        TaskRequest(HOST + remedies, "digits", recipe, 1, checkpoint=tmp_path, options={"mask_ratio": "0.5"})
+    )
     onward.build()
     assert same_state(dict(model.state_dict()), dict(onward.model.state_dict()))
 
@@ -223,20 +226,22 @@ def test_weights_of_transformers_are_taken_and_an_encoder_alone_gets_positions(t
 
     model = trained(HOST)
     model.save_pretrained(tmp_path / "whole")
-    task = open_task(f"hf:{tmp_path / 'whole'}+token_graying", "digits", load_recipe("small", FEW), 0, pretrained=True)
+    task = open_task(
+        TaskRequest(f"hf:{tmp_path / 'whole'}+token_graying", "digits", load_recipe("small", FEW), 0, pretrained=True)
+    )
     task.build()
     assert same_state(dict(model.state_dict()), dict(task.model.state_dict()))
     assert task.model.config.norm_pix_loss
 
     ViTMAEModel(model.config).save_pretrained(tmp_path / "half")
-    task = open_task(f"hf:{tmp_path / 'half'}", "digits", load_recipe("small", FEW), 0, pretrained=True)
+    task = open_task(TaskRequest(f"hf:{tmp_path / 'half'}", "digits", load_recipe("small", FEW), 0, pretrained=True))
     task.build()
     assert torch.allclose(task.model.decoder.decoder_pos_embed[0], positions(4, 16))
 
 
 def test_a_run_that_was_cut_ends_bit_equal_and_learns(tmp_path):
     fields = {**FEW, "accumulate": 2, "ema": 0.9}
-    how = {"task": "mae", "recipe": "mae", "overrides": {**fields, "warmup_epochs": 0, "validate_every": 1}}
+    how = {"task": "mae", "recipe": "mae", **fields, "warmup_epochs": 0, "validate_every": 1}
     spec = f"{HOST}+token_graying"
     result = train(spec, "digits", out=tmp_path / "whole", **how)
     with pytest.raises(Interrupted):
@@ -272,17 +277,17 @@ def test_a_run_that_was_cut_ends_bit_equal_and_learns(tmp_path):
 )
 def test_mistakes_are_named(spec, options, message):
     with pytest.raises(UnsmoothError, match=message):
-        open_task(spec, "digits", load_recipe("small"), 0, options=options)
+        open_task(TaskRequest(spec, "digits", load_recipe("small"), 0, options=options))
 
 
 def test_other_mistakes_are_named(tmp_path):
     recipe = load_recipe("small")
     with pytest.raises(UnsmoothError, match="is a type without weights"):
-        open_task(HOST, "digits", recipe, 0, pretrained=True)
+        open_task(TaskRequest(HOST, "digits", recipe, 0, pretrained=True))
     with pytest.raises(UnsmoothError, match=r"none.*does not exist"):
-        open_task(HOST, "digits", recipe, 0, checkpoint=tmp_path / "none")
+        open_task(TaskRequest(HOST, "digits", recipe, 0, checkpoint=tmp_path / "none"))
     with pytest.raises(UnsmoothError, match="write image_size=16 into the spec"):
-        open_task(HOST, "digits", load_recipe("small", {"image_size": 16}), 0)
+        open_task(TaskRequest(HOST, "digits", load_recipe("small", {"image_size": 16}), 0))
     with pytest.raises(UnsmoothError, match=r"holds no mae.json"):
         load_mae(tmp_path)
     model = build(opened().config, parse(HOST))

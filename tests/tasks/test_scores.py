@@ -17,7 +17,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast
 from unsmooth.hosts.outputs import classes_of, forward, logits_of
 from unsmooth.tasks.classification.intervals import wilson
-from unsmooth.tasks.classification.scores import NONE, join, score, score_each
+from unsmooth.tasks.classification.scores import NONE, merge_scores, score, score_each
 
 
 class Said(nn.Module):
@@ -99,7 +99,7 @@ def test_scores_come_in_order_of_place_and_parts_join() -> None:
     mixed = score(Said(6), said(logits, labels, places=places))
     straight = score(Said(6), said(logits[np.argsort(places)], labels[np.argsort(places)], size=11))
     batches = said(logits, labels, size=3, places=places)
-    joined = join([score(Said(6), batches[::2]), score(Said(6), batches[1::2])])
+    joined = merge_scores([score(Said(6), batches[::2]), score(Said(6), batches[1::2])])
     for other in (straight, joined):
         for name in ("places", "labels", "ranked", "loss"):
             np.testing.assert_array_equal(getattr(mixed, name), getattr(other, name))

@@ -17,6 +17,7 @@ from tests.support.small_hosts import look_trained
 from unsmooth import UnsmoothError
 from unsmooth.data.batches import evaluation_batches
 from unsmooth.recipes.recipe import load_recipe
+from unsmooth.tasks.base import TaskRequest
 from unsmooth.tasks.vqa import load_vqa
 from unsmooth.tasks.vqa.answers import soft_accuracy
 from unsmooth.tasks.vqa.items import padded, preparation
@@ -71,7 +72,9 @@ def vqa_data(tmp_path_factory):
 
 
 def opened(data, spec=HOST, recipe=None, **options):
-    task = open_task(spec, data, recipe or load_recipe("vqa", FEW), 0, options={"min_answers": "4", **options})
+    task = open_task(
+        TaskRequest(spec, data, recipe or load_recipe("vqa", FEW), 0, options={"min_answers": "4", **options})
+    )
     task.build()
     return task
 
@@ -189,7 +192,7 @@ def test_the_score_is_the_official_accuracy_of_the_answers(vqa_data, tmp_path):
     questions = {question.number: question for question in task.splits["val"].questions}
     wanted = [soft_accuracy(a, questions[n].answers) for n, a in zip(whole.numbers, whole.answers, strict=True)]
     assert whole.accuracy == wanted
-    result = whole.result()
+    result = whole.summary()
     assert result["accuracy"] == pytest.approx(np.mean(wanted))
     assert whole.primary_metric == result["accuracy"]
     for kind, name in (("yes/no", "yes_no"), ("number", "number"), ("other", "other")):
@@ -197,11 +200,11 @@ def test_the_score_is_the_official_accuracy_of_the_answers(vqa_data, tmp_path):
         assert len(own) == 6
         assert result[name] == pytest.approx(np.mean(own))
     shares = [task.score(task.model, evaluation_batches(task.val, 5, rank=r, world=2), CPU, "none") for r in (0, 1)]
-    joined = task.join(shares)
+    joined = task.merge_scores(shares)
     assert joined.numbers == sorted(questions)
-    assert joined.result()["accuracy"] == pytest.approx(result["accuracy"], abs=1e-9)
-    assert joined.result()["loss"] == pytest.approx(result["loss"], rel=1e-4)
-    task.keep(joined, tmp_path)
+    assert joined.summary()["accuracy"] == pytest.approx(result["accuracy"], abs=1e-9)
+    assert joined.summary()["loss"] == pytest.approx(result["loss"], rel=1e-4)
+    task.save_predictions(joined, tmp_path)
     said = json.loads((tmp_path / "answers.json").read_text())
     assert said[0] == {"question_id": joined.numbers[0], "answer": joined.answers[0]}
 
@@ -222,7 +225,7 @@ def test_the_loss_is_cross_entropy_summed_over_answers(vqa_data):
 
 def test_a_run_learns_and_one_that_was_cut_ends_bit_equal(vqa_data, tmp_path):
     how = {
-        "task": "vqa", "recipe": "vqa", "overrides": {**FEW, "epochs": 4, "dropout": 0.1, "accumulate": 2},
+        "task": "vqa", "recipe": "vqa", **FEW, "epochs": 4, "dropout": 0.1, "accumulate": 2,
         "options": {"min_answers": "4"},
     }  # fmt: skip
     spec = f"{HOST}+context_broadcast"
@@ -270,11 +273,15 @@ def test_weights_to_start_from_bring_their_words_and_their_head_if_the_answers_a
     first.save(model, tmp_path / "first")
     own = dict(model.state_dict())
     recipe, options = load_recipe("vqa", FEW), {"min_answers": "4"}
-    pretrained = open_task(f"hf:{tmp_path / 'first'}", vqa_data, recipe, 1, pretrained=True, options=options)
+    pretrained = open_task(
+        TaskRequest(f"hf:{tmp_path / 'first'}", vqa_data, recipe, 1, pretrained=True, options=options)
+    )
     pretrained.build()
     assert same_state(own, dict(pretrained.model.state_dict()))
     assert pretrained.text.pieces == first.text.pieces
-    checkpoint = open_task(HOST + "+attn_scale", vqa_data, recipe, 1, checkpoint=tmp_path / "first", options=options)
+    checkpoint = open_task(
+        TaskRequest(HOST + "+attn_scale", vqa_data, recipe, 1, checkpoint=tmp_path / "first", options=options)
+    )
     checkpoint.build()
     found = dict(checkpoint.model.state_dict())
     assert all(torch.equal(found[name], own[name]) for name in own)
@@ -285,7 +292,7 @@ def test_weights_to_start_from_bring_their_words_and_their_head_if_the_answers_a
     config["label2id"] = {name: int(i) for i, name in config["id2label"].items()}
     (tmp_path / "first" / "config.json").write_text(json.dumps(config))
     for host, how in ((f"hf:{tmp_path / 'first'}", {"pretrained": True}), (HOST, {"checkpoint": tmp_path / "first"})):
-        task = open_task(host, vqa_data, recipe, 1, options=options, **how)
+        task = open_task(TaskRequest(host, vqa_data, recipe, 1, options=options, **how))
         if "checkpoint" in how:
             with pytest.warns(UserWarning, match="for other answers"):
                 task.build()
@@ -308,7 +315,9 @@ def test_a_broken_picture_is_skipped_and_a_missing_one_named(tmp_path):
     batch = task.train.collate([task.train[(0, None)], task.train[(4, None)]])
     assert len(batch) == 1
     assert list(batch.skipped) == ["train2014/COCO_train2014_000000000001.jpg"]
-    strict = open_task(HOST, tmp_path, load_recipe("vqa", FEW), 0, strict=True, options={"min_answers": "1"})
+    strict = open_task(
+        TaskRequest(HOST, tmp_path, load_recipe("vqa", FEW), 0, strict_data=True, options={"min_answers": "1"})
+    )
     strict.build()
     assert "--strict-data" in strict.train.collate([strict.train[(0, 5)]]).fatal
     broken.unlink()
@@ -332,16 +341,16 @@ def test_a_broken_picture_is_skipped_and_a_missing_one_named(tmp_path):
 )
 def test_mistakes_are_named(vqa_data, spec, options, message):
     with pytest.raises(UnsmoothError, match=message):
-        open_task(spec, vqa_data, load_recipe("vqa"), 0, options={"min_answers": "4", **options})
+        open_task(TaskRequest(spec, vqa_data, load_recipe("vqa"), 0, options={"min_answers": "4", **options}))
 
 
 def test_data_that_is_not_vqav2_is_refused(vqa_data, tmp_path):
     def attempt(message, **how):
         with pytest.raises(UnsmoothError, match=message):
-            open_task(HOST, tmp_path, load_recipe("vqa"), 0, **how)
+            open_task(TaskRequest(HOST, tmp_path, load_recipe("vqa"), 0, **how))
 
     with pytest.raises(UnsmoothError, match="there is no folder"):
-        open_task(HOST, tmp_path / "none", load_recipe("vqa"), 0)
+        open_task(TaskRequest(HOST, tmp_path / "none", load_recipe("vqa"), 0))
     attempt(r"v2_OpenEnded_mscoco_train2014_questions.json does not exist: get it from visualqa.org")
     write_split(tmp_path, "train2014", 2, 0)
     annotations = tmp_path / "v2_mscoco_train2014_annotations.json"

@@ -16,7 +16,7 @@ from unsmooth.spec import bare_name
 from unsmooth.tasks.metrics import in_words
 from unsmooth.tasks.registry import CLASSIFICATION
 from unsmooth.training.observer import ProgressObserver
-from unsmooth.training.run import SAVE_EVERY, default_folder
+from unsmooth.training.run import default_run_dir
 from unsmooth.training.run import train as run_training
 
 DATA, DIR = "FOLDER|DATASET|FILE.npz", "DIR"
@@ -38,19 +38,20 @@ def train(
     workers: Annotated[int, Option(help="processes that read images")] = 0,
     device: Annotated[str, Option(help="cpu, cuda or cuda:1; without: a GPU where there is one")] = "",
     strict_data: Annotated[bool, Option("--strict-data", help="stop at a broken image, do not skip it")] = False,
-    save_every: Annotated[float, Option(help="seconds between two checkpoints within an epoch")] = SAVE_EVERY,
+    save_every: Annotated[float, Option(help="seconds between two checkpoints within an epoch")] = 600.0,
 ) -> None:
     """Train or fine-tune a model. Any field of the recipe can be given too: --epochs 10 --lr 1e-4 --mixup 0.8.
 
     The same command again goes on where a run was cut. Several processes: torchrun --nproc-per-node 4 -m unsmooth …
     """
-    folder = out or default_folder(spec, data, seed, task)
+    folder = out or default_run_dir(spec, data, seed, task)
     with run_bars() as bars:
         result = run_training(
-            spec, data, task=task, options=_options(option), recipe=recipe, overrides=recipe_fields(context),
-            out=folder, seed=seed, checkpoint=checkpoint, pretrained=pretrained, val_data=val_data, data_dir=data_dir,
+            spec, data, task=task, options=_options(option), recipe=recipe, out=folder, seed=seed,
+            checkpoint=checkpoint, pretrained=pretrained, val_data=val_data, data_dir=data_dir,
             workers=workers, device=device, strict_data=strict_data, save_every=save_every,
             observer=ProgressObserver(bare_name(spec), bars.on_progress, on_stage=bars.on_stage), command=command_line(),
+            **recipe_fields(context),
         )  # fmt: skip
     if os.environ.get("RANK", "0") != "0":
         return  # of several processes, the first one speaks

@@ -76,6 +76,19 @@ class Scores:
         rows = zip(self.places, self.ranked, strict=True)
         return np.array([[guess in self.accepted[place] for guess in guesses] for place, guesses in rows])
 
+    @property
+    def primary_metric(self) -> float:
+        return self.top1
+
+    def epoch_metrics(self) -> dict[str, float | None]:
+        return {"val_loss": self.mean_loss, "val_top1": self.top1, "val_top5": self.top5}
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "top1": self.top1, "top5": self.top5, "loss": self.mean_loss, "images": self.images,
+            "skipped": self.skipped,
+        }  # fmt: skip
+
     def row(self, test: str) -> dict[str, Any]:
         """A row of a table: means, and Wilson's intervals of the shares."""
         top5 = self.correct5
@@ -93,7 +106,7 @@ class Scores:
         }
 
 
-def join(parts: Sequence[Scores]) -> Scores:
+def merge_scores(parts: Sequence[Scores]) -> Scores:
     """Scores of several batches, or of several processes, as one."""
     order = np.argsort(np.concatenate([part.places for part in parts]), kind="stable")
 
@@ -139,7 +152,7 @@ def score_each(
         first = next(iter(skipped.items()), None)
         reason = f": all {len(skipped)} were skipped, the first one {first[0]}: {first[1]}" if first else ""
         raise UnsmoothError(f"there is no image that can be scored{reason}")
-    joined = {name: join(found) for name, found in parts.items()}
+    joined = {name: merge_scores(found) for name, found in parts.items()}
     for found in joined.values():
         found.skipped = skipped
     return joined

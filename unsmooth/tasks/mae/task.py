@@ -8,7 +8,7 @@ left out; the host's spec names its dropout.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,9 @@ from unsmooth.data.splits import Splits, open_splits, some_of
 from unsmooth.data.transforms import preprocessing
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast, eval_mode
-from unsmooth.recipes.recipe import Recipe
 from unsmooth.spec import ModelSpec, SpecItem
 from unsmooth.surgery.storage import WEIGHTS, load
-from unsmooth.tasks.base import Task, reject_classification_fields
+from unsmooth.tasks.base import Task, TaskRequest, reject_classification_fields
 from unsmooth.tasks.huggingface import config_of, read_spec
 from unsmooth.tasks.mae.items import Masked, MaskedPictures
 from unsmooth.tasks.mae.model import KIND, TASK, build, check_config, patches_of
@@ -44,7 +43,7 @@ class MaeOptions:
 
 
 @dataclass
-class Reconstruction:
+class ReconstructionScore:
     """The squared error of hidden pixels, over all images."""
 
     total: float
@@ -59,21 +58,21 @@ class Reconstruction:
     def primary_metric(self) -> float:
         return -self.loss if math.isfinite(self.loss) else -math.inf
 
-    def line(self) -> dict[str, float | None]:
+    def epoch_metrics(self) -> dict[str, float | None]:
         return {"val_loss": self.loss if math.isfinite(self.loss) else None}
 
-    def result(self) -> dict[str, Any]:
-        return {"loss": self.line()["val_loss"], "images": self.images, "skipped": self.skipped}
+    def summary(self) -> dict[str, Any]:
+        return {"loss": self.epoch_metrics()["val_loss"], "images": self.images, "skipped": self.skipped}
 
 
 class MaskedAutoencoding(Task):
     name = TASK
     primary_metric = "neg_loss"
 
-    def __init__(self, spec: ModelSpec, config: Any, splits: Splits, recipe: Recipe, seed: int,
-                 checkpoint: Path | None, weights: str, strict: bool) -> None:  # fmt: skip
-        self.spec, self.config, self.splits, self.recipe, self.seed = spec, config, splits, recipe, seed
-        self.checkpoint, self.weights, self.strict = checkpoint, weights, strict
+    def __init__(self, request: TaskRequest, spec: ModelSpec, config: Any, splits: Splits, checkpoint: Path | None,
+                 weights: str) -> None:  # fmt: skip
+        self.request, self.spec, self.config, self.splits = request, spec, config, splits
+        self.checkpoint, self.weights = checkpoint, weights
 
     @property
     def data(self) -> str:
@@ -83,27 +82,27 @@ class MaskedAutoencoding(Task):
         return {"train": self.splits.train.count, "val": self.splits.val.count}
 
     def build(self) -> None:
-        recipe, splits = self.recipe, self.splits
-        self.model = build(self.config, self.spec, self.seed, self.weights)
+        recipe, strict, splits = self.request.recipe, self.request.strict_data, self.splits
+        self.model = build(self.config, self.spec, self.request.seed, self.weights)
         if self.checkpoint is not None:
             load(self.checkpoint, self.model)
         wanted = preprocessing(self.model)
-        self.size = wanted.size
+        self.image_size = wanted.size
         for images in (splits.train, splits.val):
             first_usable(images)
         crop = {"scale": recipe.crop_scale, "ratio": recipe.crop_ratio, "hflip": recipe.hflip, "color_jitter": None}
         crop["no_aug"] = recipe.crop_scale == (1.0, 1.0) and not recipe.hflip
-        shown = ImageDataset(splits.train, wanted.training(**crop), wanted.size[0], self.strict)
-        held = ImageDataset(splits.val, wanted.evaluation(), wanted.size[0], self.strict)
+        shown = ImageDataset(splits.train, wanted.training(**crop), wanted.size[0], strict)
+        held = ImageDataset(splits.val, wanted.evaluation(), wanted.size[0], strict)
         self.train, self.val = (MaskedPictures(pictures, patches_of(self.config)) for pictures in (shown, held))
 
     def loss(self, runner: Any, batch: Masked) -> Tensor:
         loss: Tensor = runner(pixel_values=batch.images, noise=batch.noise).loss
         return loss
 
-    def score(self, model: nn.Module, batches: Iterable[Masked], device: torch.device, amp: str) -> Reconstruction:
+    def score(self, model: nn.Module, batches: Iterable[Masked], device: torch.device, amp: str) -> ReconstructionScore:
         """Every image under the one mask of its place: two models are eval_model on the same hidden patches."""
-        found = Reconstruction(0.0, 0)
+        found = ReconstructionScore(0.0, 0)
         with eval_mode(model):
             for batch in batches:
                 found.skipped |= batch.skipped
@@ -114,9 +113,11 @@ class MaskedAutoencoding(Task):
                     found.images += len(batch)
         return found
 
-    def join(self, scores: Sequence[Reconstruction]) -> Reconstruction:
+    def merge_scores(self, scores: Sequence[ReconstructionScore]) -> ReconstructionScore:
         skipped = {name: reason for score in scores for name, reason in score.skipped.items()}
-        joined = Reconstruction(sum(score.total for score in scores), sum(score.images for score in scores), skipped)
+        joined = ReconstructionScore(
+            sum(score.total for score in scores), sum(score.images for score in scores), skipped
+        )
         if not joined.images:
             raise UnsmoothError(f"{self.data} has no validation image that can be scored: all were skipped")
         return joined
@@ -125,29 +126,18 @@ class MaskedAutoencoding(Task):
         save_mae(model, folder, self.splits.classes)
 
 
-def open_task(
-    spec: str,
-    data: str | Path,
-    recipe: Recipe,
-    seed: int,
-    *,
-    checkpoint: str | Path | None = None,
-    pretrained: bool = False,
-    strict: bool = False,
-    options: Mapping[str, str] | None = None,
-    val_data: str | Path | None = None,
-    data_dir: str | Path | None = None,
-) -> MaskedAutoencoding:
+def open_task(request: TaskRequest) -> MaskedAutoencoding:
     """Pre-train hf:vit_mae(…) with remedies on its encoder, on the images of any data that `train` takes.
 
     `pretrained`: the host is a folder or hub id whose weights are taken. `checkpoint`: a folder that this task saved,
     or a file of weights of ViTMAEForPreTraining.
     """
+    recipe = request.recipe
     reject_classification_fields(recipe, TASK)
-    task_options = to_json(read_texts(MaeOptions, options or {}, TASK))
-    parsed = read_spec(TASK, KIND, spec)
+    task_options = to_json(read_texts(MaeOptions, request.options, TASK))
+    parsed = read_spec(TASK, KIND, request.spec)
     assert parsed.host is not None
-    for name in options or {}:
+    for name in request.options:
         if name in parsed.host.options:
             raise UnsmoothError(f"{name} is given twice, in the spec and as an option: leave one out")
     config = config_of(TASK, KIND, parsed.host)
@@ -157,16 +147,18 @@ def open_task(
     check_config(config)
     if recipe.image_size not in (0, config.image_size):
         raise UnsmoothError(f"mae takes the host's own image size: write image_size={recipe.image_size} into the spec")
-    splits = some_of(open_splits(data, val_data, data_dir), recipe.train_images, recipe.val_images)
+    splits = some_of(
+        open_splits(request.data, request.val_data, request.data_dir), recipe.train_images, recipe.val_images
+    )
     for images in (splits.train, splits.val):
         if isinstance(images, Stream):
             raise UnsmoothError(f"mae reads images by place, and {images.name} is a stream; give a folder or an .npz")
-    found = None if checkpoint is None else Path(checkpoint)
-    if found is not None and found.is_dir():
-        found /= WEIGHTS
-    if found is not None and not found.exists():
-        raise UnsmoothError(f"{found} does not exist: a checkpoint is a folder saved by mae, or a file of weights")
-    weights = host.name.removeprefix("hf:") if pretrained else ""
-    if pretrained and weights == KIND:
+    checkpoint = request.checkpoint
+    if checkpoint is not None and checkpoint.is_dir():
+        checkpoint /= WEIGHTS
+    if checkpoint is not None and not checkpoint.exists():
+        raise UnsmoothError(f"{checkpoint} does not exist: a checkpoint is a folder saved by mae, or a file of weights")
+    weights = host.name.removeprefix("hf:") if request.pretrained else ""
+    if request.pretrained and weights == KIND:
         raise UnsmoothError(f"hf:{KIND} is a type without weights; name a hub id or a folder to load weights")
-    return MaskedAutoencoding(replace(parsed, host=host), config, splits, recipe, seed, found, weights, strict)
+    return MaskedAutoencoding(request, replace(parsed, host=host), config, splits, checkpoint, weights)

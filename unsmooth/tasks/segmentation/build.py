@@ -15,6 +15,7 @@ from unsmooth.recipes.recipe import Recipe
 from unsmooth.spec import ModelSpec, parse
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.storage import WEIGHTS, fill_for_tuning, read_weights
+from unsmooth.tasks.base import TaskRequest
 from unsmooth.tasks.model_factory import WORDS
 from unsmooth.tasks.segmentation.model import Segmenter, check_any_size
 from unsmooth.tasks.segmentation.options import CROP, SegmentationOptions
@@ -42,16 +43,9 @@ def resolve(spec: str, options: SegmentationOptions, recipe: Recipe) -> Segmenta
     return replace(options, crop=crop, short=options.short or crop)
 
 
-def build(
-    spec: str,
-    options: SegmentationOptions,
-    recipe: Recipe,
-    seed: int,
-    checkpoint: str | Path | None = None,
-    pretrained: bool = False,
-) -> Segmenter:
-    """A segmenter to train. The same host and seed give the same starting weights, whatever remedies are on it."""
-    parsed = _parsed(spec)
+def build(request: TaskRequest, options: SegmentationOptions) -> Segmenter:
+    """Build a segmenter to train. Initial weights depend on the host and the seed, not on the remedies."""
+    parsed, recipe, seed = _parsed(request.spec), request.recipe, request.seed
     assert parsed.host is not None
     wanted = {"dropout": recipe.dropout, "drop_path": recipe.drop_path}
     drops = {
@@ -60,13 +54,13 @@ def build(
         for name in WORDS["timm"][what]
         if value and name not in parsed.host.options
     }
-    backbone, how = _backbone(parsed, options, pretrained, drops, seed)
-    if checkpoint is not None:
-        _fill(backbone, parsed, Path(checkpoint), {**how, **drops})
+    backbone, how = _backbone(parsed, options, request.pretrained, drops, seed)
+    if request.checkpoint is not None:
+        _fill(backbone, parsed, request.checkpoint, {**how, **drops})
     torch.manual_seed(derive_seed(seed))  # remedies may have drawn: the head must not depend on them
     model = Segmenter(backbone, options)
     if options.mode == "whole":
-        check_any_size(model, spec)
+        check_any_size(model, request.spec)
     return model
 
 

@@ -19,7 +19,7 @@ from unsmooth.tasks.segmentation.layout import open_scenes
 from unsmooth.tasks.segmentation.model import Segmenter, check_any_size
 from unsmooth.tasks.segmentation.options import SegmentationOptions
 from unsmooth.tasks.segmentation.predict import at_once, called, sliding
-from unsmooth.tasks.segmentation.score import Overlap, join
+from unsmooth.tasks.segmentation.score import SegmentationScore, merge_scores
 from unsmooth.tasks.segmentation.storage import load_segmenter
 from unsmooth.tasks.segmentation.views import Evaluation, Normalise
 from unsmooth.utils.options import read_texts
@@ -39,7 +39,7 @@ def evaluate_segmentation(
     amp: str = "none",
     strict: bool = False,
     progress: Progress | None = None,
-) -> Overlap:
+) -> SegmentationScore:
     """mIoU and what belongs to it (`miou`, `pixel_accuracy`, `mean_accuracy`, `class_iou`).
 
     `model`: a segmenter, or a folder that one was saved to. `limit`: so many pictures, spread over all. `options`:
@@ -69,7 +69,7 @@ def evaluate_segmentation(
             if progress is not None:
                 progress(done, scenes.count)
 
-    return join([score(built, told(), device_of(built), amp, wanted)])
+    return merge_scores([score(built, told(), device_of(built), amp, wanted)])
 
 
 def validation(model: Segmenter, scenes: Any, options: SegmentationOptions, strict: bool) -> SceneItems:
@@ -81,9 +81,9 @@ def validation(model: Segmenter, scenes: Any, options: SegmentationOptions, stri
 
 def score(
     model: Segmenter, batches: Iterable[FullImages], device: torch.device, amp: str, options: SegmentationOptions
-) -> Overlap:
+) -> SegmentationScore:
     """Count the pixels of some batches; the model's modes and gradients are as before."""
-    found = Overlap.none(options.classes)
+    found = SegmentationScore.none(options.classes)
     with eval_mode(model):
         for batch in batches:
             found.skipped |= batch.skipped

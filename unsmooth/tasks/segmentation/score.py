@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass
-class Overlap:
+class SegmentationScore:
     """Counts of pixels, (class, what it was called); the last column is for pictures without finite logits."""
 
     counts: Array
@@ -33,7 +33,7 @@ class Overlap:
     skipped: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def none(cls, classes: int) -> Overlap:
+    def none(cls, classes: int) -> SegmentationScore:
         return cls(np.zeros((classes, classes + 1), dtype=np.int64))
 
     def add(self, labels: Tensor, called: Tensor) -> None:
@@ -69,10 +69,10 @@ class Overlap:
     def primary_metric(self) -> float:
         return self.miou
 
-    def line(self) -> dict[str, float | None]:
+    def epoch_metrics(self) -> dict[str, float | None]:
         return {f"val_{name}": value for name, value in self._means().items()}
 
-    def result(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         return {
             **self._means(), "images": self.images,
             "class_iou": [None if np.isnan(value) else float(value) for value in self.class_iou],
@@ -86,9 +86,9 @@ class Overlap:
         return np.diagonal(self.counts)
 
 
-def join(parts: Sequence[Overlap]) -> Overlap:
+def merge_scores(parts: Sequence[SegmentationScore]) -> SegmentationScore:
     """Several processes' pictures as one score."""
-    whole = Overlap.none(len(parts[0].counts))
+    whole = SegmentationScore.none(len(parts[0].counts))
     for part in parts:
         whole.counts += part.counts
         whole.images += part.images

@@ -22,7 +22,7 @@ HELD = 0x3A5E  # stream of random numbers: the order of patches in validation
 
 
 @dataclass
-class Answered:
+class VqaScore:
     """Every answer that was given: its question, and how good it is; and the sum of the losses."""
 
     numbers: list[int] = field(default_factory=list)
@@ -42,10 +42,10 @@ class Answered:
         found = self.mean()
         return -math.inf if found is None else found
 
-    def line(self) -> dict[str, float | None]:
+    def epoch_metrics(self) -> dict[str, float | None]:
         return {f"val_{name}": value for name, value in self._values().items()}
 
-    def result(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         return {**self._values(), "images": len(self.numbers), "skipped": self.skipped}
 
     def _values(self) -> dict[str, float | None]:
@@ -55,8 +55,8 @@ class Answered:
 
 
 def score(model: nn.Module, batches: Iterable[VqaBatch], questions: Sequence[Question], answers: Sequence[str],
-          device: torch.device, amp: str) -> Answered:  # fmt: skip
-    found = Answered()
+          device: torch.device, amp: str) -> VqaScore:  # fmt: skip
+    found = VqaScore()
     with eval_mode(model):
         for batch in batches:
             found.skipped |= batch.skipped
@@ -76,11 +76,11 @@ def score(model: nn.Module, batches: Iterable[VqaBatch], questions: Sequence[Que
     return found
 
 
-def join(scores: Sequence[Answered], data: str) -> Answered:
+def merge_scores(scores: Sequence[VqaScore], data: str) -> VqaScore:
     """The answers of several processes as one, in order of their questions."""
     rows = sorted(row for one in scores for row in zip(one.numbers, one.answers, one.kinds, one.accuracy, strict=True))
     if not rows:
         raise UnsmoothError(f"{data} has no validation picture that can be used: all were skipped")
     numbers, answers, kinds, accuracy = (list(column) for column in zip(*rows, strict=True))
     skipped = {name: reason for one in scores for name, reason in one.skipped.items()}
-    return Answered(numbers, answers, kinds, accuracy, sum(one.loss for one in scores), skipped)
+    return VqaScore(numbers, answers, kinds, accuracy, sum(one.loss for one in scores), skipped)

@@ -21,16 +21,15 @@ from torch import Tensor, nn
 from unsmooth.data.images import spread
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import image_size
-from unsmooth.recipes.recipe import Recipe
 from unsmooth.spec import ModelSpec
 from unsmooth.surgery.storage import WEIGHTS, fill_for_tuning
-from unsmooth.tasks.base import Task, reject_classification_fields
+from unsmooth.tasks.base import Task, TaskRequest, reject_classification_fields
 from unsmooth.tasks.huggingface import CONFIG, config_of, model_class, read_spec
 from unsmooth.tasks.vqa.answers import targets, vocabulary
 from unsmooth.tasks.vqa.items import VqaBatch, VqaDataset, preparation
 from unsmooth.tasks.vqa.model import HEAD, KIND, TASK, answers_of, build, name_answers, start_head
 from unsmooth.tasks.vqa.questions import Split, open_split
-from unsmooth.tasks.vqa.score import Answered, join, score
+from unsmooth.tasks.vqa.score import VqaScore, merge_scores, score
 from unsmooth.tasks.vqa.storage import VOCABULARY, save_vqa
 from unsmooth.tasks.vqa.text import Text, build_vocabulary, check_vocabulary, read_vocabulary
 from unsmooth.utils.files import write
@@ -64,10 +63,10 @@ class QuestionAnswering(Task):
     name = TASK
     primary_metric = "accuracy"
 
-    def __init__(self, spec: ModelSpec, config: Any, text: Text, splits: Mapping[str, Split], answers: list[str],
-                 start: Start, recipe: Recipe, seed: int, strict: bool) -> None:  # fmt: skip
-        self.spec, self.config, self.text, self.splits, self.answers = spec, config, text, splits, answers
-        self.start, self.recipe, self.seed, self.strict = start, recipe, seed, strict
+    def __init__(self, request: TaskRequest, spec: ModelSpec, config: Any, text: Text, splits: Mapping[str, Split],
+                 answers: list[str], start: Start) -> None:  # fmt: skip
+        self.request, self.spec, self.config, self.text = request, spec, config, text
+        self.splits, self.answers, self.start = splits, answers, start
 
     @property
     def data(self) -> str:
@@ -78,15 +77,15 @@ class QuestionAnswering(Task):
         return {**found, "answers": len(self.answers), "words": len(self.text.pieces)}
 
     def build(self) -> None:
-        self.model = build(self.config, self.spec, self.seed, self.start.weights, self.start.known)
+        self.model = build(self.config, self.spec, self.request.seed, self.start.weights, self.start.known)
         if self.start.checkpoint is not None:
             self._fill(self.start.checkpoint)
-        self.size = image_size(self.model)
+        self.image_size = image_size(self.model)
         prepare, places = preparation(self.config), {answer: i for i, answer in enumerate(self.answers)}
         self.train, self.val = (
             VqaDataset(
                 split, self.text, [targets(question.answers, places) for question in split.questions], prepare,
-                self.config.num_channels, len(self.answers), self.strict,
+                self.config.num_channels, len(self.answers), self.request.strict_data,
             )
             for split in (self.splits["train"], self.splits["val"])
         )  # fmt: skip
@@ -104,56 +103,49 @@ class QuestionAnswering(Task):
         loss: Tensor = runner(**batch.inputs()).loss  # binary cross-entropy, summed over the answers
         return loss
 
-    def score(self, model: nn.Module, batches: Iterable[VqaBatch], device: torch.device, amp: str) -> Answered:
+    def score(self, model: nn.Module, batches: Iterable[VqaBatch], device: torch.device, amp: str) -> VqaScore:
         return score(model, batches, self.splits["val"].questions, self.answers, device, amp)
 
-    def join(self, scores: Sequence[Answered]) -> Answered:
-        return join(scores, self.data)
+    def merge_scores(self, scores: Sequence[VqaScore]) -> VqaScore:
+        return merge_scores(scores, self.data)
 
     def save(self, model: nn.Module, folder: Path) -> None:
         save_vqa(model, self.text, folder)
 
-    def keep(self, score: Answered, folder: Path) -> None:
+    def save_predictions(self, score: VqaScore, folder: Path) -> None:
         rows = zip(score.numbers, score.answers, strict=True)
         said = [{"question_id": number, "answer": answer} for number, answer in rows]
         write(folder / PREDICTIONS, json.dumps(said).encode())
 
 
-def open_task(
-    spec: str,
-    data: str | Path,
-    recipe: Recipe,
-    seed: int,
-    *,
-    checkpoint: str | Path | None = None,
-    pretrained: bool = False,
-    strict: bool = False,
-    options: Mapping[str, str] | None = None,
-) -> QuestionAnswering:
+def open_task(request: TaskRequest) -> QuestionAnswering:
     """Train hf:vilt(…) with remedies to answer the questions of VQAv2, whose folder is `data`.
 
     `pretrained`: the host is a folder or hub id whose weights are taken. `checkpoint`: a folder that this task saved,
     or a file of weights of ViltForQuestionAnswering.
     """
+    recipe = request.recipe
     reject_classification_fields(recipe, TASK)
-    task_options = read_texts(VqaOptions, options or {}, TASK)
-    parsed = read_spec(TASK, KIND, spec)
+    task_options = read_texts(VqaOptions, request.options, TASK)
+    parsed = read_spec(TASK, KIND, request.spec)
     assert parsed.host is not None
     config = config_of(TASK, KIND, parsed.host)
-    weights = parsed.host.name.removeprefix("hf:") if pretrained else ""
+    weights = parsed.host.name.removeprefix("hf:") if request.pretrained else ""
     if weights == KIND:
         raise UnsmoothError(f"hf:{KIND} is a type without weights; name a hub id or a folder to load weights")
     for size in (config.image_size, config.patch_size):
         if not isinstance(size, int):
             raise UnsmoothError(f"vqa needs one number as image_size and patch_size, not {size}")
-    found = None if checkpoint is None else Path(checkpoint)
-    if found is not None and not (found / WEIGHTS if found.is_dir() else found).exists():
-        raise UnsmoothError(f"{found} does not exist, or holds no {WEIGHTS}: a checkpoint is a folder saved by vqa")
-    folder = Path(data)
+    checkpoint = request.checkpoint
+    if checkpoint is not None and not (checkpoint / WEIGHTS if checkpoint.is_dir() else checkpoint).exists():
+        raise UnsmoothError(
+            f"{checkpoint} does not exist, or holds no {WEIGHTS}: a checkpoint is a folder saved by vqa"
+        )
+    folder = Path(request.data)
     splits = {name: open_split(folder, f"{name}2014") for name in ("train", "val")}
     answers = _answers(splits, task_options)
     splits["train"] = _answerable(splits["train"], answers)
-    text = Text(_pieces(task_options.vocab, found, weights, splits["train"]), config.max_position_embeddings)
+    text = Text(_pieces(task_options.vocab, checkpoint, weights, splits["train"]), config.max_position_embeddings)
     if not weights and "vocab_size" not in parsed.host.options:
         config.vocab_size = len(text.pieces)
     if len(text.pieces) > config.vocab_size:
@@ -162,11 +154,11 @@ def open_task(
         )
     if recipe.dropout and "hidden_dropout_prob" not in parsed.host.options:
         config.hidden_dropout_prob = recipe.dropout
-    start = Start(weights, answers_of(config), found)
+    start = Start(weights, answers_of(config), checkpoint)
     name_answers(config, answers)
     counts = {"train": recipe.train_images, "val": recipe.val_images}
     some = {name: _some(split, counts[name]) for name, split in splits.items()}
-    return QuestionAnswering(parsed, config, text, some, answers, start, recipe, seed, strict)
+    return QuestionAnswering(request, parsed, config, text, some, answers, start)
 
 
 def _answers(splits: Mapping[str, Split], options: VqaOptions) -> list[str]:
