@@ -13,8 +13,8 @@ import timm
 import torch
 
 from unsmooth._version import __version__
-from unsmooth.data.images import first_usable
-from unsmooth.data.splits import open_splits, some_of
+from unsmooth.data.images import first_valid_image
+from unsmooth.data.splits import limit_splits, open_splits
 from unsmooth.diagnosis import registry
 from unsmooth.errors import UnsmoothError
 from unsmooth.recipes.recipe import Recipe, load_recipe, write_recipe
@@ -76,7 +76,7 @@ def compare(
     say = on_stage or (lambda text: None)
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
     arms = arms_of(specs)
-    splits = some_of(open_splits(data, val_data, data_dir), chosen.train_images, chosen.val_images)
+    splits = limit_splits(open_splits(data, val_data, data_dir), chosen.train_images, chosen.val_images)
     given = {
         "data": data, "recipe": chosen, "val_data": val_data, "data_dir": data_dir, "workers": workers,
         "strict_data": strict_data, "checkpoint": checkpoint, "pretrained": pretrained, "command": command,
@@ -139,8 +139,8 @@ def _check(trained: Trained, val_data: str | Path | None, checkpoint: str | Path
             task = Classification(request, splits)
             check_batch_size(task, recipe)
             trained.run(arm, seed).check(run_settings(task))
-    picture = first_usable(splits.train).size
-    first_usable(splits.val)
+    picture = first_valid_image(splits.train).size
+    first_valid_image(splits.val)
     for arm in trained.arms:
         if not all(trained.run(arm, seed).done for seed in range(trained.seeds)):
             model = build(arm.spec, splits.classes, recipe, 0, checkpoint, pretrained)

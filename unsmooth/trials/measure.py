@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from unsmooth.data.batches import evaluation_batches
-from unsmooth.data.pictures import ImageDataset, sample_batch
+from unsmooth.data.datasets import ImageDataset, sample_batch
 from unsmooth.data.splits import Splits
 from unsmooth.data.transforms import Preprocessing, preprocessing
 from unsmooth.diagnosis import registry
@@ -70,7 +70,7 @@ class Trained:
     def pictures(self, model: nn.Module) -> tuple[ImageDataset, Preprocessing]:
         """The validation images as a model wants them."""
         wanted = preprocessing(model, self.recipe.image_size)
-        return ImageDataset(self.splits.val, wanted.evaluation(), wanted.size[0], self.strict_data), wanted
+        return ImageDataset(self.splits.val, wanted.eval_transform(), wanted.size[0], self.strict_data), wanted
 
 
 def describe(arm: Arm, trained: Trained, failed: dict[str, str]) -> Row:
@@ -135,7 +135,7 @@ def measure_robustness(rows: Sequence[Row], trained: Trained, say: Stage) -> Non
             scored = score_each(model, evaluation_batches(pictures, BATCH, trained.workers), _changes(model, wanted))
             for test, scores in scored.items():
                 by_arm = found.setdefault(test, [[None] * trained.seeds for _ in trained.arms])
-                by_arm[place][seed] = dict(zip(scores.places.tolist(), scores.correct.tolist(), strict=True))
+                by_arm[place][seed] = dict(zip(scores.indices.tolist(), scores.correct.tolist(), strict=True))
     for test, right in found.items():
         for row, runs in zip(rows, right, strict=True):
             top1 = [None if run is None else float(np.mean(list(run.values()))) for run in runs]

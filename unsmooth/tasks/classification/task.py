@@ -12,10 +12,10 @@ import torch
 from timm.data import Mixup
 from torch import Tensor, nn
 
-from unsmooth.data.images import first_usable
-from unsmooth.data.pictures import ImageBatch, ImageDataset, sample_batch
+from unsmooth.data.datasets import ImageBatch, ImageDataset, sample_batch
+from unsmooth.data.images import first_valid_image
 from unsmooth.data.sampling import MIX, derive_seed, seed_everything
-from unsmooth.data.splits import Splits, open_splits, some_of
+from unsmooth.data.splits import Splits, limit_splits, open_splits
 from unsmooth.data.transforms import preprocessing
 from unsmooth.diagnosis.monitor import broken_gradient, first_broken
 from unsmooth.errors import UnsmoothError, unknown
@@ -37,7 +37,7 @@ def open_task(request: TaskRequest) -> Classification:
     if request.options:
         raise unknown("option of classification", next(iter(request.options)), ())
     splits = open_splits(request.data, request.val_data, request.data_dir)
-    return Classification(request, some_of(splits, request.recipe.train_images, request.recipe.val_images))
+    return Classification(request, limit_splits(splits, request.recipe.train_images, request.recipe.val_images))
 
 
 class Classification(Task):
@@ -67,8 +67,8 @@ class Classification(Task):
         self.model = build(spec, splits.classes, recipe, request.seed, request.checkpoint, request.pretrained)
         wanted = preprocessing(self.model, recipe.image_size)
         self.image_size = wanted.size
-        check_patches(self.model, first_usable(splits.train).size, spec, splits.name)
-        first_usable(splits.val)
+        check_patches(self.model, first_valid_image(splits.train).size, spec, splits.name)
+        first_valid_image(splits.val)
         self.anatomy = anatomy_of(self.model) if recipe.vitals_every else None
         classes = outputs_of(self.model, wanted.size, spec)
         teacher = build_teacher(recipe, classes)
@@ -83,8 +83,8 @@ class Classification(Task):
         self.criterion = cross_entropy(recipe)
         # Hugging Face's hosts have their own name for an image.
         self.input = "pixel_values" if getattr(self.model, "config", None) is not None else "image"
-        self.train = ImageDataset(splits.train, wanted.training(**_augmentation(recipe)), wanted.size[0], strict)
-        self.val = self.val_images = ImageDataset(splits.val, wanted.evaluation(), wanted.size[0], strict)
+        self.train = ImageDataset(splits.train, wanted.train_transform(**_augmentation(recipe)), wanted.size[0], strict)
+        self.val = self.val_images = ImageDataset(splits.val, wanted.eval_transform(), wanted.size[0], strict)
 
     def to(self, device: torch.device) -> None:
         if self.distillation is not None:
@@ -96,7 +96,7 @@ class Classification(Task):
         # The same seed in every process, so that a batch does not depend on the number of processes.
         seed_everything(derive_seed(MIX, self.request.seed, epoch, step))
         images, labels = self.mixup(batch.images, batch.labels)
-        return batch.replaced(images, labels)
+        return batch.with_mixed(images, labels)
 
     def loss(self, runner: Any, batch: ImageBatch) -> Tensor:
         logits, other = heads(run(runner, {self.input: batch.images}))
@@ -117,7 +117,7 @@ class Classification(Task):
 
     def save_predictions(self, score: Scores, folder: Path) -> None:
         file = io.BytesIO()
-        np.savez_compressed(file, places=score.places, correct=score.correct)
+        np.savez_compressed(file, places=score.indices, correct=score.correct)
         write(folder / SCORES, file.getvalue())
 
     def has_unused_parameters(self) -> bool:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from unsmooth.data.datasets import ImageDataset, Item, Key
 from unsmooth.data.items import TensorBatch
-from unsmooth.data.pictures import ImageDataset, Item, Key
 from unsmooth.data.sampling import derive_seed
 
 MASK, HELD = 0x3A5C, 0x3A5D  # streams of random numbers: masks of training, and of validation
@@ -48,7 +48,7 @@ class MaskedPictures(Dataset[MaskedSample]):
     def __getitem__(self, key: Key) -> MaskedSample:
         item, seed = self.pictures[key], key[1]
         generator = torch.Generator().manual_seed(
-            derive_seed(HELD, item.place) if seed is None else derive_seed(MASK, seed)
+            derive_seed(HELD, item.image_index) if seed is None else derive_seed(MASK, seed)
         )
         return MaskedSample(item, torch.rand(self.patches, generator=generator))
 

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.data.images import Stream, first_usable
-from unsmooth.data.pictures import ImageDataset
-from unsmooth.data.splits import Splits, open_splits, some_of
+from unsmooth.data.datasets import ImageDataset
+from unsmooth.data.images import Stream, first_valid_image
+from unsmooth.data.splits import Splits, limit_splits, open_splits
 from unsmooth.data.transforms import preprocessing
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast, eval_mode
@@ -89,11 +89,11 @@ class MaskedAutoencoding(Task):
         wanted = preprocessing(self.model)
         self.image_size = wanted.size
         for images in (splits.train, splits.val):
-            first_usable(images)
+            first_valid_image(images)
         crop = {"scale": recipe.crop_scale, "ratio": recipe.crop_ratio, "hflip": recipe.hflip, "color_jitter": None}
         crop["no_aug"] = recipe.crop_scale == (1.0, 1.0) and not recipe.hflip
-        shown = ImageDataset(splits.train, wanted.training(**crop), wanted.size[0], strict)
-        held = ImageDataset(splits.val, wanted.evaluation(), wanted.size[0], strict)
+        shown = ImageDataset(splits.train, wanted.train_transform(**crop), wanted.size[0], strict)
+        held = ImageDataset(splits.val, wanted.eval_transform(), wanted.size[0], strict)
         self.train, self.val = (MaskedPictures(pictures, patches_of(self.config)) for pictures in (shown, held))
 
     def loss(self, runner: Any, batch: Masked) -> Tensor:
@@ -147,7 +147,7 @@ def open_task(request: TaskRequest) -> MaskedAutoencoding:
     check_config(config)
     if recipe.image_size not in (0, config.image_size):
         raise UnsmoothError(f"mae takes the host's own image size: write image_size={recipe.image_size} into the spec")
-    splits = some_of(
+    splits = limit_splits(
         open_splits(request.data, request.val_data, request.data_dir), recipe.train_images, recipe.val_images
     )
     for images in (splits.train, splits.val):

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from unsmooth.data.images import ImageReadError, for_host
+from unsmooth.data.images import ImageReadError, convert_channels
 from unsmooth.data.items import TensorBatch
 from unsmooth.data.sampling import seed_everything
 from unsmooth.errors import UnsmoothError
@@ -100,7 +100,7 @@ class SceneItems(Dataset[Any]):
             name = self.scenes.pictures[at]
             try:
                 picture, labels = self.scenes.read(at, self.options)
-                picture = for_host(picture, self.channels)
+                picture = convert_channels(picture, self.channels)
                 if seed is not None:
                     seed_everything(seed)
                 return Item(*self.view(picture, labels), skipped)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from unsmooth.data.images import SUFFIXES, ImageReadError, read_picture, spread
+from unsmooth.data.images import SUFFIXES, ImageReadError, evenly_spaced, read_image
 from unsmooth.errors import UnsmoothError
 from unsmooth.tasks.segmentation.options import SegmentationOptions
 
@@ -39,7 +39,7 @@ class Scenes:
         """So many of them, spread over all; 0: all."""
         if not count or count >= self.count:
             return self
-        at = spread(self.count, count)
+        at = evenly_spaced(self.count, count)
         return replace(
             self,
             pictures=tuple(self.pictures[i] for i in at),
@@ -48,7 +48,7 @@ class Scenes:
 
     def read(self, place: int, options: SegmentationOptions) -> tuple[Image.Image, Image.Image]:
         """A picture, and its labels as an image of whole numbers, `IGNORE` where there is none."""
-        picture = read_picture(self.root / self.pictures[place])
+        picture = read_image(self.root / self.pictures[place])
         name = self.annotations[place]
         labels = read_labels(self.root / name, name, options)
         if labels.size != picture.size:

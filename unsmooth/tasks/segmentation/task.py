@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from unsmooth.data.images import spread
+from unsmooth.data.images import evenly_spaced
 from unsmooth.data.transforms import preprocessing
 from unsmooth.diagnosis.monitor import broken_gradient, first_broken
 from unsmooth.errors import UnsmoothError
@@ -112,7 +112,7 @@ class SegmentationTask(Task):
         save_segmenter(model, folder)
 
     def monitor_images(self, count: int) -> Tensor | None:
-        places = spread(self.val.count, count)
+        places = evenly_spaced(self.val.count, count)
         return self.val.collate([self.val[(place, None)] for place in places]).images
 
     def locate_nonfinite(self, images: Tensor | None, amp: str, device: torch.device) -> str:

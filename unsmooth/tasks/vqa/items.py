@@ -11,9 +11,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from unsmooth.data.images import ImageReadError, for_host, read_picture
+from unsmooth.data.datasets import Key
+from unsmooth.data.images import ImageReadError, convert_channels, read_image
 from unsmooth.data.items import TensorBatch
-from unsmooth.data.pictures import Key
 from unsmooth.tasks.huggingface import model_class
 from unsmooth.tasks.vqa.questions import Split
 from unsmooth.tasks.vqa.text import Array, Text
@@ -28,7 +28,7 @@ class VqaBatch(TensorBatch):
     input_ids: Tensor
     attention_mask: Tensor
     labels: Tensor
-    places: Tensor
+    indices: Tensor
     skipped: dict[str, str] = field(default_factory=dict)
     fatal: str = ""
 
@@ -76,7 +76,9 @@ class VqaDataset(Dataset[Item]):
             at = (place + turn) % self.count
             name = self.split.item(int(self.images[at]))
             try:
-                return Item(self.prepare(for_host(read_picture(self.split.folder / name), self.channels)), at, skipped)
+                return Item(
+                    self.prepare(convert_channels(read_image(self.split.folder / name), self.channels)), at, skipped
+                )
             except (ImageReadError, OSError) as error:
                 if self.strict:
                     return Item(None, at, skipped, f"{name} is broken: {error}; --strict-data stops here")

@@ -63,11 +63,11 @@ def score(model: nn.Module, batches: Iterable[VqaBatch], questions: Sequence[Que
             if not len(batch):
                 continue
             # ViLT draws the order of its patches, and which padding it takes along: of the place, and nothing else.
-            torch.default_generator.manual_seed(derive_seed(HELD, int(batch.places[0])))
+            torch.default_generator.manual_seed(derive_seed(HELD, int(batch.indices[0])))
             with autocast(amp, device):
                 given = model(**batch.to(device).inputs())
             found.loss += given.loss.double().item() * len(batch)
-            for place, best in zip(batch.places.tolist(), given.logits.float().argmax(1).tolist(), strict=True):
+            for place, best in zip(batch.indices.tolist(), given.logits.float().argmax(1).tolist(), strict=True):
                 question, answer = questions[place], answers[best]
                 found.numbers.append(question.number)
                 found.answers.append(answer)

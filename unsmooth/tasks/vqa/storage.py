@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from unsmooth.data.images import for_host
+from unsmooth.data.images import convert_channels
 from unsmooth.hosts.modes import device_of, eval_mode
 from unsmooth.tasks.huggingface import read_folder, write_folder
 from unsmooth.tasks.vqa.items import padded, preparation
@@ -37,7 +37,7 @@ class Answering:
         """The best answer to a question about a picture."""
         config: Any = self.model.config
         device = device_of(self.model)
-        images, mask = padded([preparation(config)(for_host(picture, config.num_channels))])
+        images, mask = padded([preparation(config)(convert_channels(picture, config.num_channels))])
         ids, there = (torch.from_numpy(array).long() for array in self.text.encode([question]))
         inputs = {"pixel_values": images, "pixel_mask": mask, "input_ids": ids, "attention_mask": there}
         with eval_mode(self.model):

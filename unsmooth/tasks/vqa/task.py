@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from unsmooth.data.images import spread
+from unsmooth.data.images import evenly_spaced
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import image_size
 from unsmooth.spec import ModelSpec
@@ -205,4 +205,4 @@ def _saved_answers(folder: Path) -> list[str]:
 def _some(split: Split, count: int) -> Split:
     if not count or count >= len(split.questions):
         return split
-    return replace(split, questions=[split.questions[place] for place in spread(len(split.questions), count)])
+    return replace(split, questions=[split.questions[place] for place in evenly_spaced(len(split.questions), count)])
