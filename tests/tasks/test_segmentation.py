@@ -176,7 +176,7 @@ def test_parts_of_two_saves_are_refused(tmp_path):
     save_segmenter(model, tmp_path)
     look_trained(model.backbone, seed=1)
     unsmooth.save(model.backbone, tmp_path / "backbone")  # and then the machine went down
-    with pytest.raises(UnsmoothError, match="a save was cut short"):
+    with pytest.raises(UnsmoothError, match="a save was interrupted"):
         load_segmenter(tmp_path)
     (tmp_path / "head.safetensors").unlink()
     with pytest.raises(UnsmoothError, match="head is missing"):
@@ -185,9 +185,9 @@ def test_parts_of_two_saves_are_refused(tmp_path):
     with pytest.raises(UnsmoothError, match="has format 9"):
         load_segmenter(tmp_path)
     (tmp_path / "segmenter.json").write_text("{")
-    with pytest.raises(UnsmoothError, match="cannot be read"):
+    with pytest.raises(UnsmoothError, match="cannot read"):
         load_segmenter(tmp_path)
-    with pytest.raises(UnsmoothError, match="is no saved segmenter"):
+    with pytest.raises(UnsmoothError, match="Use a folder that a segmenter was saved to"):
         load_segmenter(tmp_path / "backbone")
 
 
@@ -241,7 +241,7 @@ def test_the_loss_is_that_of_both_heads(tmp_path):
 @pytest.mark.parametrize("spec", [f"{VIT}+context_broadcast", HOSTS["swin"] + "+attn_scale"])
 def test_it_learns_four_pictures(spec, tmp_path):
     root = write_scenes(tmp_path, train=4, val=4, seed=1)
-    for kind in ("images", "annotations"):  # the same four to be eval_model on
+    for kind in ("images", "annotations"):  # the same four for validation
         for path in (root / kind / "training").iterdir():
             path.replace(root / kind / "validation" / path.name.replace("train", "val"))
         for path in (root / kind / "validation").iterdir():
@@ -252,7 +252,7 @@ def test_it_learns_four_pictures(spec, tmp_path):
     optimizer = torch.optim.AdamW(task.model.parameters(), 4e-3)
     batches, losses = TrainingBatches(task.train, 4, seed=0), []
     task.model.train()
-    for epoch in range(40):
+    for epoch in range(60):
         for batch in batches.from_step(epoch, 0):
             loss = task.loss(task.model, batch)
             loss.backward()
@@ -326,9 +326,9 @@ def test_batch_norm_of_all_processes():
 
 
 REFUSALS = [
-    ("hf:vit", {}, {}, "hf:vit is one of hf"),
-    (VIT, {"crop": "64"}, {}, "img_size=32 and crop is 64"),
-    (VIT, {}, {"image_size": 64}, "img_size=32 and crop is 64"),
+    ("hf:vit", {}, {}, "segmentation needs a timm host"),
+    (VIT, {"crop": "64"}, {}, "img_size=32 of the spec and crop=64"),
+    (VIT, {}, {"image_size": 64}, "img_size=32 of the spec and crop=64"),
     (VIT.replace("img_size=32", "img_size=[32, 48]"), {}, {}, "img_size must be one number"),
     (VIT, {"colour": "1"}, {}, "unknown option of segmentation 'colour'"),
     (VIT, {}, {"mixup": 0.8}, "mixup is not supported by the task segmentation"),
@@ -346,10 +346,10 @@ def test_mistakes_are_found_when_the_task_is_opened(spec, options, fields, messa
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [
-        ("convmixer_768_32", {"crop": "32"}, "convmixer_768_32 does not give the maps between its layers"),
-        (VIT.replace("img_size=32", "img_size=36"), {}, "36 is no multiple of it: try --option crop=32 or crop=40"),
-        (VIT.replace("depth=4", "depth=1"), {}, "has one map only"),
-        (HOSTS["cait"], {"mode": "whole"}, "takes images of 32 × 32 pixels only: evaluate with mode=slide"),
+        ("convmixer_768_32", {"crop": "32"}, "convmixer_768_32 does not provide intermediate feature maps"),
+        (VIT.replace("img_size=32", "img_size=36"), {}, "multiple of 8 .*got 36.* Use --option crop=32 or crop=40"),
+        (VIT.replace("depth=4", "depth=1"), {}, "has a single feature map"),
+        (HOSTS["cait"], {"mode": "whole"}, "only accepts images of 32 × 32 pixels. Use mode=slide"),
         ("vit_tiny_patch16_244", {}, "timm has no model"),
         (VIT.replace("depth", "depht"), {}, "cannot build"),
         (f"{VIT}+attn_scal", {}, "Did you mean 'attn_scale'"),
@@ -363,15 +363,17 @@ def test_hosts_that_cannot_be_segmented_with(spec, options, message):
 def test_other_refusals(tmp_path, monkeypatch):
     root = write_scenes(tmp_path)
     recipe = Recipe(batch_size=2, accumulate=2)
-    with pytest.raises(UnsmoothError, match="two images at a time: batch_size 2 in 1 processes and 2 parts gives 1"):
+    with pytest.raises(
+        UnsmoothError, match=r"at least 2 images per forward pass .got 1: batch_size=2, 1 processes, accumulate=2"
+    ):
         open_task(TaskRequest(VIT, root, recipe, 0, options=SMALL)).build()
     with pytest.raises(UnsmoothError, match="checkpoint and pretrained exclude each other"):
         open_task(TaskRequest(VIT, root, Recipe(), 0, checkpoint="x", pretrained=True, options=SMALL))
-    with pytest.raises(UnsmoothError, match="classes is part of a trained segmenter; its own is 5"):
+    with pytest.raises(UnsmoothError, match="classes cannot be changed after training"):
         evaluate_segmentation(small(VIT), root, options={"classes": 7})
-    with pytest.raises(UnsmoothError, match="this VisionTransformer takes images of 32 × 32 pixels only"):
+    with pytest.raises(UnsmoothError, match="this VisionTransformer only accepts images of 32 × 32 pixels"):
         evaluate_segmentation(small(VIT), root, options={"mode": "whole"})
-    with pytest.raises(UnsmoothError, match="expected a segmenter, or the folder of one, got Linear"):
+    with pytest.raises(UnsmoothError, match="a segmenter or the folder of one .got Linear"):
         evaluate_segmentation(nn.Linear(1, 1), root)
     with pytest.raises(UnsmoothError, match="the device cuba cannot be used"):
         evaluate_segmentation(small(VIT), root, device="cuba")

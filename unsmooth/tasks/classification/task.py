@@ -26,7 +26,7 @@ from unsmooth.recipes.recipe import Recipe
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.storage import save
 from unsmooth.tasks.base import Task, TaskRequest
-from unsmooth.tasks.classification.losses import Distillation, cross_entropy, heads
+from unsmooth.tasks.classification.losses import Distillation, cross_entropy, split_outputs
 from unsmooth.tasks.classification.scores import SCORES, Scores, merge_scores, score
 from unsmooth.tasks.model_factory import build, build_teacher, check_patches
 from unsmooth.utils.files import write
@@ -65,26 +65,26 @@ class Classification(Task):
         request, recipe, splits = self.request, self.recipe, self.splits
         spec, strict = request.spec, request.strict_data
         self.model = build(spec, splits.classes, recipe, request.seed, request.checkpoint, request.pretrained)
-        wanted = preprocessing(self.model, recipe.image_size)
-        self.image_size = wanted.size
+        config = preprocessing(self.model, recipe.image_size)
+        self.image_size = config.size
         check_patches(self.model, first_valid_image(splits.train).size, spec, splits.name)
         first_valid_image(splits.val)
         self.anatomy = anatomy_of(self.model) if recipe.vitals_every else None
-        classes = outputs_of(self.model, wanted.size, spec)
+        classes = outputs_of(self.model, config.size, spec)
         teacher = build_teacher(recipe, classes)
-        self.distillation = Distillation(teacher, wanted, recipe, classes) if teacher is not None else None
-        two_heads: Any = getattr(self.model, "set_distilled_training", None)
-        if teacher is not None and two_heads is not None:
-            two_heads(True)
+        self.distillation = Distillation(teacher, config, recipe, classes) if teacher is not None else None
+        set_distilled: Any = getattr(self.model, "set_distilled_training", None)
+        if teacher is not None and set_distilled is not None:
+            set_distilled(True)
         self.mixup = Mixup(
             recipe.mixup, recipe.cutmix, prob=recipe.mixup_prob, switch_prob=recipe.switch_prob,
             label_smoothing=recipe.label_smoothing, num_classes=classes,
         ) if recipe.mixes else None  # fmt: skip
         self.criterion = cross_entropy(recipe)
-        # Hugging Face's hosts have their own name for an image.
+        # Hugging Face hosts have another name for the input.
         self.input = "pixel_values" if getattr(self.model, "config", None) is not None else "image"
-        self.train = ImageDataset(splits.train, wanted.train_transform(**_augmentation(recipe)), wanted.size[0], strict)
-        self.val = self.val_images = ImageDataset(splits.val, wanted.eval_transform(), wanted.size[0], strict)
+        self.train = ImageDataset(splits.train, config.train_transform(**_augmentation(recipe)), config.size[0], strict)
+        self.val = self.val_images = ImageDataset(splits.val, config.eval_transform(), config.size[0], strict)
 
     def to(self, device: torch.device) -> None:
         if self.distillation is not None:
@@ -99,11 +99,11 @@ class Classification(Task):
         return batch.with_mixed(images, labels)
 
     def loss(self, runner: Any, batch: ImageBatch) -> Tensor:
-        logits, other = heads(run(runner, {self.input: batch.images}))
+        logits, distilled = split_outputs(run(runner, {self.input: batch.images}))
         loss: Tensor = self.criterion(logits, batch.labels)
         if self.distillation is not None:
             alpha = self.recipe.distillation_alpha
-            loss = (1 - alpha) * loss + alpha * self.distillation(batch.images, other)
+            loss = (1 - alpha) * loss + alpha * self.distillation(batch.images, distilled)
         return loss
 
     def score(self, model: nn.Module, batches: Iterable[ImageBatch], device: torch.device, amp: str) -> Scores:
@@ -124,8 +124,8 @@ class Classification(Task):
         """Whether some parameters get no gradient, such as a mask token that is never used."""
         self.model.eval()
         image = torch.zeros(1, *self.image_size, device=next(self.model.parameters()).device)
-        logits, other = heads(run(self.model, {self.input: image}))
-        (logits.sum() + other.sum()).backward()
+        logits, distilled = split_outputs(run(self.model, {self.input: image}))
+        (logits.sum() + distilled.sum()).backward()
         unused = any(p.grad is None for p in self.model.parameters() if p.requires_grad)
         self.model.zero_grad(set_to_none=True)
         return unused
@@ -140,20 +140,20 @@ class Classification(Task):
                 return broken_gradient(self.model, anatomy)
             with autocast(amp, device):
                 return first_broken(self.model, anatomy, images.to(device), self.recipe.accumulate)
-        except UnsmoothError as reason:  # a host without blocks that we know
-            return f"which block went first is unknown ({reason})"
+        except UnsmoothError as reason:  # a host without known blocks
+            return f"the first non-finite block is unknown ({reason})"
 
 
 def outputs_of(model: nn.Module, size: tuple[int, int, int], spec: str) -> int:
-    """How many classes a model tells apart, found on one image of the size that it will get."""
+    """Number of outputs of a model, from a forward pass on one image of the given size."""
     try:
         with eval_mode(model):
             return forward(model, torch.zeros(1, *size)).shape[1]
     except UnsmoothError:
         raise
-    except Exception as error:  # whatever a host makes of a size that it was not built for
+    except Exception as error:  # any error of a host at a size that it was not built for
         first = (str(error) or type(error).__name__).splitlines()[0]
-        raise UnsmoothError(f"{spec} cannot take images of {size[2]} × {size[1]} pixels: {first}") from error
+        raise UnsmoothError(f"{spec} does not accept images of {size[2]} × {size[1]} pixels: {first}") from error
 
 
 def _augmentation(recipe: Recipe) -> dict[str, Any]:

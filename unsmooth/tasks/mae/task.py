@@ -1,8 +1,7 @@
-"""MAE pre-training: most patches of an image are hidden, and the model draws them.
+"""MAE pre-training: the model reconstructs masked patches.
 
-Of the recipe it takes the budget, the optimiser, precision, the moving average, and of the augmentation crop_scale,
-crop_ratio and hflip, as MAE uses no other. Labels, mixing, smoothing, distillation, drop_path, dropout and vitals are
-left out; the host's spec names its dropout.
+Of the recipe, the budget, the optimiser, precision, the weight average, crop_scale, crop_ratio and hflip are used.
+Labels, label smoothing, drop_path, dropout and vitals are ignored; dropout is an option of the host.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from unsmooth.spec import ModelSpec, SpecItem
 from unsmooth.surgery.storage import WEIGHTS, load
 from unsmooth.tasks.base import Task, TaskRequest, reject_classification_fields
 from unsmooth.tasks.huggingface import config_of, read_spec
-from unsmooth.tasks.mae.items import Masked, MaskedPictures
-from unsmooth.tasks.mae.model import KIND, TASK, build, check_config, patches_of
+from unsmooth.tasks.mae.items import MaskedBatch, MaskedImages
+from unsmooth.tasks.mae.model import KIND, TASK, build, check_config, num_patches
 from unsmooth.tasks.mae.storage import save_mae
 from unsmooth.utils.options import option, options, read_texts, to_json
 
@@ -44,7 +43,7 @@ class MaeOptions:
 
 @dataclass
 class ReconstructionScore:
-    """The squared error of hidden pixels, over all images."""
+    """Sum of the losses of masked patches, over all images."""
 
     total: float
     images: int
@@ -86,51 +85,53 @@ class MaskedAutoencoding(Task):
         self.model = build(self.config, self.spec, self.request.seed, self.weights)
         if self.checkpoint is not None:
             load(self.checkpoint, self.model)
-        wanted = preprocessing(self.model)
-        self.image_size = wanted.size
+        config = preprocessing(self.model)
+        self.image_size = config.size
         for images in (splits.train, splits.val):
             first_valid_image(images)
         crop = {"scale": recipe.crop_scale, "ratio": recipe.crop_ratio, "hflip": recipe.hflip, "color_jitter": None}
         crop["no_aug"] = recipe.crop_scale == (1.0, 1.0) and not recipe.hflip
-        shown = ImageDataset(splits.train, wanted.train_transform(**crop), wanted.size[0], strict)
-        held = ImageDataset(splits.val, wanted.eval_transform(), wanted.size[0], strict)
-        self.train, self.val = (MaskedPictures(pictures, patches_of(self.config)) for pictures in (shown, held))
+        train = ImageDataset(splits.train, config.train_transform(**crop), config.size[0], strict)
+        val = ImageDataset(splits.val, config.eval_transform(), config.size[0], strict)
+        self.train, self.val = (MaskedImages(images, num_patches(self.config)) for images in (train, val))
 
-    def loss(self, runner: Any, batch: Masked) -> Tensor:
+    def loss(self, runner: Any, batch: MaskedBatch) -> Tensor:
         loss: Tensor = runner(pixel_values=batch.images, noise=batch.noise).loss
         return loss
 
-    def score(self, model: nn.Module, batches: Iterable[Masked], device: torch.device, amp: str) -> ReconstructionScore:
-        """Every image under the one mask of its place: two models are eval_model on the same hidden patches."""
-        found = ReconstructionScore(0.0, 0)
+    def score(
+        self, model: nn.Module, batches: Iterable[MaskedBatch], device: torch.device, amp: str
+    ) -> ReconstructionScore:
+        """Score a model. The mask of an image depends on its index, so that all models see the same masks."""
+        total = ReconstructionScore(0.0, 0)
         with eval_mode(model):
             for batch in batches:
-                found.skipped |= batch.skipped
+                total.skipped |= batch.skipped
                 if len(batch):
                     with autocast(amp, device):
                         loss = self.loss(model, batch.to(device))
-                    found.total += loss.double().item() * len(batch)
-                    found.images += len(batch)
-        return found
+                    total.total += loss.double().item() * len(batch)
+                    total.images += len(batch)
+        return total
 
     def merge_scores(self, scores: Sequence[ReconstructionScore]) -> ReconstructionScore:
         skipped = {name: reason for score in scores for name, reason in score.skipped.items()}
-        joined = ReconstructionScore(
+        merged = ReconstructionScore(
             sum(score.total for score in scores), sum(score.images for score in scores), skipped
         )
-        if not joined.images:
-            raise UnsmoothError(f"{self.data} has no validation image that can be scored: all were skipped")
-        return joined
+        if not merged.images:
+            raise UnsmoothError(f"{self.data} has no valid validation image: all were skipped")
+        return merged
 
     def save(self, model: nn.Module, folder: Path) -> None:
         save_mae(model, folder, self.splits.classes)
 
 
 def open_task(request: TaskRequest) -> MaskedAutoencoding:
-    """Pre-train hf:vit_mae(…) with remedies on its encoder, on the images of any data that `train` takes.
+    """Open images for the pre-training of hf:vit_mae(…) with remedies on its encoder.
 
-    `pretrained`: the host is a folder or hub id whose weights are taken. `checkpoint`: a folder that this task saved,
-    or a file of weights of ViTMAEForPreTraining.
+    With `pretrained`, the host is a folder or hub id with weights. `checkpoint` is a folder that this task saved, or a
+    file with weights of ViTMAEForPreTraining.
     """
     recipe = request.recipe
     reject_classification_fields(recipe, TASK)
@@ -139,26 +140,30 @@ def open_task(request: TaskRequest) -> MaskedAutoencoding:
     assert parsed.host is not None
     for name in request.options:
         if name in parsed.host.options:
-            raise UnsmoothError(f"{name} is given twice, in the spec and as an option: leave one out")
+            raise UnsmoothError(f"{name} is set in the spec and as an option. Use one of them")
     config = config_of(TASK, KIND, parsed.host)
-    host = SpecItem(parsed.host.name, {**task_options, **parsed.host.options})  # what the spec says itself stays
+    host = SpecItem(parsed.host.name, {**task_options, **parsed.host.options})  # the spec takes precedence
     for name in task_options:
         setattr(config, name, host.options[name])
     check_config(config)
     if recipe.image_size not in (0, config.image_size):
-        raise UnsmoothError(f"mae takes the host's own image size: write image_size={recipe.image_size} into the spec")
+        raise UnsmoothError(
+            f"mae uses the image size of the host (got image_size={recipe.image_size}). Set image_size in the spec"
+        )
     splits = limit_splits(
         open_splits(request.data, request.val_data, request.data_dir), recipe.train_images, recipe.val_images
     )
     for images in (splits.train, splits.val):
         if isinstance(images, Stream):
-            raise UnsmoothError(f"mae reads images by place, and {images.name} is a stream; give a folder or an .npz")
+            raise UnsmoothError(f"mae does not support streams (got {images.name}). Use a folder or an .npz file")
     checkpoint = request.checkpoint
     if checkpoint is not None and checkpoint.is_dir():
         checkpoint /= WEIGHTS
     if checkpoint is not None and not checkpoint.exists():
-        raise UnsmoothError(f"{checkpoint} does not exist: a checkpoint is a folder saved by mae, or a file of weights")
+        raise UnsmoothError(
+            f"{checkpoint} does not exist. Use a folder that the task mae saved, or a file with weights"
+        )
     weights = host.name.removeprefix("hf:") if request.pretrained else ""
     if request.pretrained and weights == KIND:
-        raise UnsmoothError(f"hf:{KIND} is a type without weights; name a hub id or a folder to load weights")
+        raise UnsmoothError(f"hf:{KIND} is a model type without weights. Use a hub id or a folder, hf:FOLDER")
     return MaskedAutoencoding(request, replace(parsed, host=host), config, splits, checkpoint, weights)

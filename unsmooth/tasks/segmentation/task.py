@@ -1,4 +1,4 @@
-"""Semantic segmentation as a task of `unsmooth train`."""
+"""Semantic segmentation, as a task of `unsmooth train`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from unsmooth.tasks.segmentation import evaluate
 from unsmooth.tasks.segmentation.build import build, resolve
 from unsmooth.tasks.segmentation.items import Crops, FullImages, SceneItems
 from unsmooth.tasks.segmentation.layout import IGNORE, open_scenes
-from unsmooth.tasks.segmentation.model import Segmenter, synchronise, upernet
+from unsmooth.tasks.segmentation.model import Segmenter, import_upernet, synchronise
 from unsmooth.tasks.segmentation.options import SegmentationOptions
 from unsmooth.tasks.segmentation.score import SegmentationScore, merge_scores
 from unsmooth.tasks.segmentation.storage import save_segmenter
@@ -37,7 +37,7 @@ def open_task(request: TaskRequest) -> SegmentationTask:
     dropout, drop_path and image_size (the crop) are used. Mixup, cutmix, distillation, auto_augment and erasing are
     rejected. crop_scale, crop_ratio and deep_dropout are ignored; the task has its own options for crops.
     """
-    upernet()
+    import_upernet()
     recipe = request.recipe
     options = resolve(request.spec, read_texts(SegmentationOptions, request.options, "segmentation"), recipe)
     reject_classification_fields(recipe, "segmentation")
@@ -56,8 +56,8 @@ class SegmentationTask(Task):
     def __init__(self, request: TaskRequest, options: SegmentationOptions) -> None:
         self.request, self.recipe, self.options = request, request.recipe, options
         self.scenes = {
-            "train": open_scenes(request.data, "train").some(self.recipe.train_images),
-            "val": open_scenes(request.data, "val").some(self.recipe.val_images),
+            "train": open_scenes(request.data, "train").limit(self.recipe.train_images),
+            "val": open_scenes(request.data, "val").limit(self.recipe.val_images),
         }
 
     @property
@@ -82,14 +82,16 @@ class SegmentationTask(Task):
         self.val = evaluate.validation(self.model, self.scenes["val"], options, request.strict_data)
 
     def loss(self, runner: Any, batch: Crops) -> Tensor:
-        """Cross-entropy of both heads, the mean over all pixels: those without a label count as zero.
+        """Cross-entropy of both heads, averaged over all pixels, with zero for unlabelled ones.
 
-        So parts of a batch, and processes, add up to the loss of the whole, and a batch without labels has a loss.
+        So the losses of parts and processes add up to that of the batch, and a batch without labels has a loss.
         """
-        heads = runner(batch.images)
-        logits, other = heads if isinstance(heads, tuple) else (heads, None)
+        outputs = runner(batch.images)
+        logits, auxiliary = outputs if isinstance(outputs, tuple) else (outputs, None)
         loss = self._cross_entropy(logits, batch.labels)
-        return loss if other is None else loss + self.options.auxiliary * self._cross_entropy(other, batch.labels)
+        if auxiliary is None:
+            return loss
+        return loss + self.options.auxiliary * self._cross_entropy(auxiliary, batch.labels)
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         smoothing = self.recipe.label_smoothing
@@ -112,8 +114,7 @@ class SegmentationTask(Task):
         save_segmenter(model, folder)
 
     def monitor_images(self, count: int) -> Tensor | None:
-        places = evenly_spaced(self.val.count, count)
-        return self.val.collate([self.val[(place, None)] for place in places]).images
+        return self.val.collate([self.val[(i, None)] for i in evenly_spaced(self.val.count, count)]).images
 
     def locate_nonfinite(self, images: Tensor | None, amp: str, device: torch.device) -> str:
         host = self.model.backbone
@@ -122,20 +123,21 @@ class SegmentationTask(Task):
             if images is not None:
                 with autocast(amp, device):
                     return first_broken(host, anatomy, images.to(device), self.recipe.accumulate)
-            rest = [p for name, p in self.model.named_parameters() if not name.startswith("backbone.")]
-            if all(p.grad is None or p.grad.isfinite().all() for p in rest):
+            heads = [p for name, p in self.model.named_parameters() if not name.startswith("backbone.")]
+            if all(p.grad is None or p.grad.isfinite().all() for p in heads):
                 return broken_gradient(host, anatomy)
-            return "the gradient broke in the head, above all blocks"
-        except UnsmoothError as reason:  # a host without blocks that we know
-            return f"which block went first is unknown ({reason})"
+            return "the gradient is not finite in the head, after all blocks"
+        except UnsmoothError as reason:  # a host without known blocks
+            return f"the first non-finite block is unknown ({reason})"
 
     def _check_batch(self) -> None:
-        """BatchNorm of the head's smallest map, which has one pixel, needs two images at a time."""
+        """Raise if a forward pass has one image: BatchNorm on the head's 1 × 1 map needs two."""
         world = dist.get_world_size() if dist.is_initialized() else 1
-        mine = max(1, self.recipe.batch_size // world)
-        smallest = min(len(part) for part in torch.empty(mine).chunk(min(mine, self.recipe.accumulate)))
+        share = max(1, self.recipe.batch_size // world)
+        smallest = min(len(part) for part in torch.empty(share).chunk(min(share, self.recipe.accumulate)))
         if smallest < 2:
             raise UnsmoothError(
-                f"UperNet normalises over a batch, which takes two images at a time: batch_size "
-                f"{self.recipe.batch_size} in {world} processes and {self.recipe.accumulate} parts gives {smallest}"
+                f"UperNet needs at least 2 images per forward pass (got {smallest}: "
+                f"batch_size={self.recipe.batch_size}, {world} processes, accumulate={self.recipe.accumulate}). "
+                "Use a larger batch_size"
             )
