@@ -17,12 +17,13 @@ import torch
 from torch import nn
 
 from unsmooth.data.batches import TrainingBatches
-from unsmooth.data.images import of_array
+from unsmooth.data.images import images_from_array
 from unsmooth.data.splits import Splits
 from unsmooth.data.transforms import preprocessing
 from unsmooth.diagnosis.monitor import follow
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.surgery.plan import anatomy_of
+from unsmooth.tasks.base import TaskRequest
 from unsmooth.tasks.classification.task import Classification
 from unsmooth.tasks.model_factory import build
 from unsmooth.training.distributed import Processes
@@ -52,8 +53,9 @@ def compare(name: str, spec: str) -> None:
     wanted = preprocessing(build(spec, 10, recipe, 0))
     chance = np.random.default_rng(0)
     pictures = chance.integers(0, 256, (IMAGES, *wanted.size[1:], 3), dtype=np.uint8)
-    images = of_array(pictures, "noise", chance.integers(0, 10, IMAGES))
-    task = Classification(spec + "+attn_scale", Splits("noise", images, images, 10), recipe, 0)
+    images = images_from_array(pictures, "noise", chance.integers(0, 10, IMAGES))
+    request = TaskRequest(spec + "+attn_scale", "noise", recipe)
+    task = Classification(request, Splits("noise", images, images, 10))
     task.build()
     model, loader = task.model, TrainingBatches(task.train, BATCH, 0)
     other = copy.deepcopy(model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import tomllib
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unsmooth.recipes.recipe import Recipe, list_recipes, load_recipe
+from unsmooth.utils.options import describe
 
 NOTE = "<!-- written by `make docs`; edit what it is made of instead -->\n"
 RESULTS = Path(__file__).parent.parent / "results"
@@ -80,8 +80,8 @@ def recipes_page() -> str:
         *(
             f"| `{field.name}` | {' | '.join(shown(found[name][field.name]) for name in names)} | "
             f"{shown(list(field.default) if isinstance(field.default, tuple) else field.default)} | "
-            f"{field.metadata['help']} |"
-            for field in dataclasses.fields(Recipe)
+            f"{field.help} |"
+            for field in describe(Recipe)
         ), "",
     ]  # fmt: skip
     return NOTE + "\n".join(lines)

@@ -24,8 +24,8 @@ def test_pictures_are_resized_and_normalised_as_the_host_says() -> None:
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (given.mean, given.std))
     torch.testing.assert_close(batch.images, torch.stack([(1 - mean) / std, -mean / std]).expand(2, 3, 32, 32))
     assert given.size == (3, 32, 32) and deit().pretrained_cfg["mean"] == given.mean
-    assert (given.picture(batch.images[0]) == 255).all() and (given.picture(batch.images[1]) == 0).all()
-    assert given.picture(batch.images[0]).shape == (32, 32, 3)
+    assert (given.to_pixels(batch.images[0]) == 255).all() and (given.to_pixels(batch.images[1]) == 0).all()
+    assert given.to_pixels(batch.images[0]).shape == (32, 32, 3)
 
 
 def test_uint8_tensors_are_pictures_too() -> None:
@@ -101,9 +101,9 @@ def test_loaders_of_all_kinds(kind: str, limit: int | None) -> None:
 
 
 WRONG_SOURCES: dict[str, tuple[Any, str]] = {
-    "a number": (7, "not int"),
-    "channels of a tensor": (torch.zeros(2, 4, 32, 32), "takes 3 channels, and the images have 4"),
-    "channels of a loader": ([torch.zeros(2, 1, 32, 32)], "takes 3 channels, and the images have 1"),
+    "a number": (7, "got int"),
+    "channels of a tensor": (torch.zeros(2, 4, 32, 32), "takes 3 channels, but the images have 4"),
+    "channels of a loader": ([torch.zeros(2, 1, 32, 32)], "takes 3 channels, but the images have 1"),
     "channels of an array": (np.zeros((2, 8, 8, 5), np.uint8), r"1, 3 or 4 channels.*\(2, 8, 8, 5\)"),
     "channels of a uint8 tensor": (torch.zeros(2, 5, 8, 8, dtype=torch.uint8), "1, 3 or 4 channels"),
     "one image without a batch": (torch.zeros(3, 32, 32), r"\(N, C, H, W\).*\(3, 32, 32\)"),
@@ -113,11 +113,11 @@ WRONG_SOURCES: dict[str, tuple[Any, str]] = {
     "an array of floats": (np.zeros((2, 8, 8, 3)), "must be uint8.*float64"),
     "an empty tensor": (torch.zeros(0, 3, 32, 32), "no images"),
     "an empty array": (np.zeros((0, 8, 8, 3), np.uint8), "holds no images"),
-    "an empty loader": ([], "gave no image"),
-    "strings": (["a.jpg", "b.jpg"], "yields str"),
-    "arrays in a loader": ([np.zeros((2, 3, 32, 32))], "yields ndarray"),
+    "an empty loader": ([], "has no valid image"),
+    "strings": (["a.jpg", "b.jpg"], "got str"),
+    "arrays in a loader": ([np.zeros((2, 3, 32, 32))], "got ndarray"),
     "dicts without images": ([{"labels": torch.zeros(2)}], "pixel_values"),
-    "empty pairs": ([()], "yields"),
+    "empty pairs": ([()], "must yield"),
     "uint8 in a loader": ([torch.zeros(2, 3, 32, 32, dtype=torch.uint8)], "must be floats"),
     "too few labels": ([(X, Y[:2])], "label"),
 }
@@ -146,7 +146,7 @@ def test_a_host_of_other_channels_says_what_it_takes(tmp_path: Path) -> None:
     grey, many = (timm.create_model("deit_tiny_patch16_224", in_chans=channels, **build) for channels in (1, 5))
     (batch,) = batches(tmp_path, model=grey)
     assert batch.images.shape == (1, 1, 32, 32)
-    assert image_batches(grey, tmp_path, 2).picture(batch.images[0]).shape == (32, 32, 3)
+    assert image_batches(grey, tmp_path, 2).to_pixels(batch.images[0]).shape == (32, 32, 3)
     with pytest.raises(UnsmoothError, match=r"takes 5 channels.*tensor"):
         batches(tmp_path, model=many)
     assert len(batches(torch.zeros(2, 5, 32, 32), model=many)) == 1

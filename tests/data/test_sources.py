@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 from torch import nn
 
 from tests.support.small_hosts import host
 from unsmooth.data.image_batches import LIMIT, NamedImages, image_batches
-from unsmooth.data.images import ImageReadError, eight_bit, for_host, read_picture
+from unsmooth.data.images import ImageReadError, convert_channels, read_image, to_8bit
 from unsmooth.data.sources import open_images
 from unsmooth.errors import UnsmoothError
 
@@ -47,7 +47,7 @@ def batches(
 
 
 def seen_as(path: Path, channels: int = 3) -> Array:
-    return np.asarray(for_host(read_picture(path), channels)).astype(float)
+    return np.asarray(convert_channels(read_image(path), channels)).astype(float)
 
 
 # What can be converted
@@ -116,7 +116,7 @@ def test_floating_point_grey(tmp_path: Path) -> None:
 
 
 def test_thirty_two_bit_grey_of_eight_bit_range() -> None:
-    assert np.array_equal(np.asarray(eight_bit(Image.fromarray(GREY.astype(np.int32)))), GREY)
+    assert np.array_equal(np.asarray(to_8bit(Image.fromarray(GREY.astype(np.int32)))), GREY)
 
 
 def test_cmyk_keeps_its_colours(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_an_animation_is_its_first_frame(tmp_path: Path) -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_mode_of_pillow_becomes_what_a_host_takes(mode: str, channels: int) -> None:
     given = Image.fromarray(GREY.astype(np.uint16)) if mode == "I;16" else picture().convert(mode)
-    assert for_host(eight_bit(given), channels).mode == {1: "L", 3: "RGB"}[channels]
+    assert convert_channels(to_8bit(given), channels).mode == {1: "L", 3: "RGB"}[channels]
 
 
 # What cannot
@@ -157,7 +157,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "empty.jpg": (b"", "the file is empty"),
     "cut.jpg": (cut_jpeg(), "truncated"),
     "text.jpg": (b"Dear reader, this is no image.", "not an image"),
-    "thin.png": (strip(), "1 × 300 pixels is a strip"),
+    "thin.png": (strip(), "1 × 300 pixels is too narrow"),
     "noise.png": (b"\x89PNG\r\n\x1a\n" + b"\x00" * 40, ""),
     "noise.webp": (b"RIFF\x10\x00\x00\x00WEBPVP8 " + b"\x07" * 8, ""),
 }
@@ -185,7 +185,7 @@ def test_bad_files_are_skipped_by_name_and_the_others_read(tmp_path: Path) -> No
 
 def test_a_folder_of_nothing_but_bad_files_is_an_error_that_names_one(tmp_path: Path) -> None:
     write_bad(tmp_path)
-    with pytest.raises(UnsmoothError, match=rf"all {len(BAD)} were skipped.*cut\.jpg.*truncated"):
+    with pytest.raises(UnsmoothError, match=rf"all {len(BAD)} are broken.*cut\.jpg.*truncated"):
         batches(tmp_path)
 
 
@@ -199,7 +199,7 @@ def test_damage_anywhere_is_a_picture_or_a_reason(tmp_path: Path, kind: str) -> 
         for damaged in (content[:at], content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]):
             path.write_bytes(damaged)
             try:
-                outcome = for_host(read_picture(path), 3).mode
+                outcome = convert_channels(read_image(path), 3).mode
             except ImageReadError as reason:
                 outcome = str(reason).strip()
             assert outcome
@@ -242,7 +242,7 @@ def test_places_without_images(tmp_path: Path) -> None:
         open_images(tmp_path)
     with pytest.raises(UnsmoothError, match=r"no images at .*nowhere.*folder.*npz.*digits"):
         open_images(tmp_path / "nowhere")
-    with pytest.raises(UnsmoothError, match="give the folder that holds"):
+    with pytest.raises(UnsmoothError, match="Use the folder that holds"):
         open_images(tmp_path / "readme.txt")
     with pytest.raises(UnsmoothError, match="timm cannot open"):
         open_images("torch/no_such_data_set", tmp_path)
@@ -298,10 +298,10 @@ WRONG_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "nothing": (lambda p: save(p), r"holds nothing"),
     "no images": (lambda p: save(p, images=IMAGES[:0]), r"holds no images"),
     "a number": (lambda p: save(p, images=np.uint8(7)), r"shape \(\)"),
-    "too few labels": (lambda p: save(p, images=IMAGES, labels=np.arange(4)), r"one for each of 5.*\(4,\)"),
-    "labels of floats": (lambda p: save(p, images=IMAGES, labels=np.arange(5.0)), r"whole numbers.*float64"),
+    "too few labels": (lambda p: save(p, images=IMAGES, labels=np.arange(4)), r"must be 5 integers.*\(4,\)"),
+    "labels of floats": (lambda p: save(p, images=IMAGES, labels=np.arange(5.0)), r"integers.*float64"),
     "one-hot labels": (lambda p: save(p, images=IMAGES, labels=np.eye(5, dtype=int)), r"\(5, 5\)"),
-    "names for labels": (lambda p: save(p, images=IMAGES, labels=np.array(list("abcde"))), r"whole numbers.*<U1"),
+    "names for labels": (lambda p: save(p, images=IMAGES, labels=np.array(list("abcde"))), r"integers.*<U1"),
     "half a zip": (broken_zip, r"cannot read .*zip"),
     "a flipped bit": (damaged_member, r"cannot read .*CRC"),
     "no array inside": (not_arrays, r"cannot read|must be uint8"),
@@ -346,3 +346,15 @@ def test_names_inside_npz_files(tmp_path: Path, x: str, y: str) -> None:
 
 
 # What a host is given
+
+
+def test_truncated_images_are_broken_even_if_another_library_accepts_them(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    file = tmp_path / "cut.jpg"
+    Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(file)
+    file.write_bytes(file.read_bytes()[:-400])
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    with pytest.raises(ImageReadError, match="truncated"):
+        read_image(file)
+    assert ImageFile.LOAD_TRUNCATED_IMAGES  # the setting of the other library is restored
+    assert np.asarray(Image.open(file)).shape == (64, 64, 3)

@@ -14,7 +14,7 @@ from PIL import Image
 
 from unsmooth.data.images import ImageReadError, Images
 from unsmooth.data.sources import open_images
-from unsmooth.data.splits import Splits, open_splits, some_of
+from unsmooth.data.splits import Splits, limit_splits, open_splits
 from unsmooth.errors import UnsmoothError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 6, 6, 3), dtype=np.uint8)
@@ -45,7 +45,7 @@ def check(splits: Splits, train: int, val: int, classes: int) -> None:
     for images in (splits.train, splits.val):
         assert set(labels(images)) <= set(range(classes))
         assert isinstance(images, Images)
-        assert all(images.picture(i).size and images.item(i) for i in range(images.count))
+        assert all(images.load(i).size and images.item_name(i) for i in range(images.count))
 
 
 # Names
@@ -56,10 +56,10 @@ def test_digits_are_divided_and_nothing_is_in_both() -> None:
     whole = open_images("digits")
     check(splits, 1438, 359, 10)
     assert isinstance(splits.train, Images) and isinstance(splits.val, Images)
-    named = [{images.item(i) for i in range(images.count)} for images in (splits.train, splits.val)]
+    named = [{images.item_name(i) for i in range(images.count)} for images in (splits.train, splits.val)]
     assert not named[0] & named[1] and len(named[0] | named[1]) == whole.count
     assert min(np.bincount(labels(splits.val), minlength=10)) > 20, "the digits were written in order"
-    assert [splits.val.item(i) for i in range(3)] == ["digits[2]", "digits[12]", "digits[13]"], (
+    assert [splits.val.item_name(i) for i in range(3)] == ["digits[2]", "digits[12]", "digits[13]"], (
         "recorded runs are compared on these"
     )
 
@@ -86,7 +86,11 @@ def test_linked_class_folders(tmp_path: Path) -> None:
 def test_images_are_in_the_order_of_their_folders(tmp_path: Path) -> None:
     folder(tmp_path, "train", ("a", "a-b", "a.b"), each=1)
     images = open_images(tmp_path / "train")
-    assert [images.item(i) for i in range(3)] == ["a/0.png", "a-b/0.png", "a.b/0.png"] and labels(images) == [0, 1, 2]
+    assert [images.item_name(i) for i in range(3)] == ["a/0.png", "a-b/0.png", "a.b/0.png"] and labels(images) == [
+        0,
+        1,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("names", [("x_train", "y_train", "x_test", "y_test"), ("x_train", "y_train", "x_val", "y_val"),
@@ -95,7 +99,7 @@ def test_npz_files(tmp_path: Path, names: tuple[str, str, str, str]) -> None:
     arrays = (PIXELS[:8], LABELS[:8], PIXELS[8:], LABELS[8:])
     splits = open_splits(npz(tmp_path / "data.npz", **dict(zip(names, arrays, strict=True))))
     check(splits, 8, 4, 3)
-    assert isinstance(splits.val, Images) and np.array_equal(np.asarray(splits.val.picture(0)), PIXELS[8])
+    assert isinstance(splits.val, Images) and np.array_equal(np.asarray(splits.val.load(0)), PIXELS[8])
 
 
 def test_validation_images_by_another_name(tmp_path: Path) -> None:
@@ -110,21 +114,21 @@ def test_validation_images_by_another_name(tmp_path: Path) -> None:
 def test_classes_can_be_given(tmp_path: Path) -> None:
     file = npz(tmp_path / "a.npz", x_train=PIXELS, y_train=LABELS, x_test=PIXELS[:1], y_test=np.array([4]))
     assert open_splits(file, classes=5).classes == 5
-    with pytest.raises(UnsmoothError, match=r"validation images .* have the label 4, and there are 3 classes"):
+    with pytest.raises(UnsmoothError, match=r"validation images .* have label 4, but there are 3 classes"):
         open_splits(file)
-    with pytest.raises(UnsmoothError, match=r"training images .* have the label 2, and there are 2 classes"):
+    with pytest.raises(UnsmoothError, match=r"training images .* have label 2, but there are 2 classes"):
         open_splits(file, classes=2)
 
 
 def test_a_part_is_spread_over_the_data() -> None:
     splits = open_splits("digits")
-    some = some_of(splits, 10, 3)
+    some = limit_splits(splits, 10, 3)
     assert (some.train.count, some.val.count, some.classes) == (10, 3, 10)
     assert isinstance(some.train, Images) and isinstance(splits.train, Images)
     wanted = [round(i * 1437 / 9) for i in range(10)]
-    assert [some.train.item(i) for i in range(10)] == [splits.train.item(i) for i in wanted]
+    assert [some.train.item_name(i) for i in range(10)] == [splits.train.item_name(i) for i in wanted]
     assert labels(some.train) == [labels(splits.train)[i] for i in wanted]
-    assert some_of(splits).train is splits.train and some_of(splits, 9999).train is splits.train
+    assert limit_splits(splits).train is splits.train and limit_splits(splits, 9999).train is splits.train
 
 
 # Data sets of torchvision, by timm's names
@@ -149,7 +153,7 @@ def test_torchvision_arrays(tmp_path: Path, name: str, place: str) -> None:
     splits = open_splits(name, root=tmp_path)
     check(splits, 9, 3, 10)
     assert labels(splits.train) == LABELS[:9].tolist() and len(splits.train.classes) == 10
-    assert isinstance(splits.train, Images) and np.array_equal(np.asarray(splits.train.picture(4)), PIXELS[4, :, :, 0])
+    assert isinstance(splits.train, Images) and np.array_equal(np.asarray(splits.train.load(4)), PIXELS[4, :, :, 0])
     assert open_images(f"{name}@train", tmp_path).count == 9 and open_images(name, tmp_path).count == 3
 
 
@@ -173,9 +177,9 @@ def test_torchvision_image_folder(tmp_path: Path) -> None:
     (tmp_path / "train" / "cat" / "0.png").write_bytes(b"broken")
     splits = open_splits("torch/image_folder", root=tmp_path)
     assert (splits.train.count, splits.val.count, splits.classes, splits.train.classes) == (9, 6, 3, CLASSES)
-    assert isinstance(splits.train, Images) and splits.train.item(0) == "cat/0.png"
+    assert isinstance(splits.train, Images) and splits.train.item_name(0) == "cat/0.png"
     with pytest.raises(ImageReadError, match="not an image"):
-        splits.train.picture(0)
+        splits.train.load(0)
 
 
 def test_torchvision_categories(tmp_path: Path) -> None:
@@ -217,14 +221,14 @@ def arrays(**other: Any) -> dict[str, Any]:
 
 
 WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no train folder": (lambda p: folder(p, "val"), "has no split train: put class folders into .*train and .*val"),
+    "no train folder": (lambda p: folder(p, "val"), r"has no split train\. Put class folders into .*train and .*val"),
     "no val folder": (lambda p: folder(p, "train"), r"has no split val \(or validation, valid, test\)"),
     "an empty folder": (empty, "has no split train"),
     "an empty split": (lambda p: empty(folder(p, "val") / "train").parent, "train holds no images"),
-    "one class folder": (lambda p: folder(folder(p, "train", ("cat",)), "val", ("cat",)), "have one class, cat"),
+    "one class folder": (lambda p: folder(folder(p, "train", ("cat",)), "val", ("cat",)), "have a single class, cat"),
     "no class folders": (
         lambda p: folder(folder(p, "train", (".",)), "val", (".",)),
-        "have no labels: give each class",
+        r"have no labels\. Use a folder per class",
     ),
     "other classes": (
         lambda p: folder(folder(p, "train"), "val", ("cat", "dog", "newt", "owl")),
@@ -246,17 +250,17 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "one class": (
         lambda p: npz(p, **arrays(y_train=LABELS[:8] * 0)),
-        r"have one class \(0\); there is nothing to learn",
+        r"have a single class \(0\)",
     ),
     "labels below 0": (
         lambda p: npz(p, **arrays(y_train=LABELS[:8] - 1)),
-        "must start at 0, and the smallest one is -1",
+        r"must start at 0 \(got -1\)",
     ),
     "labels beyond": (
         lambda p: npz(p, **arrays(y_test=LABELS[8:] + 5)),
-        r"the label 5, and there are 3 classes \(0 to 2\)",
+        r"label 5, but there are 3 classes \(0 to 2\)",
     ),
-    "validation labels below 0": (lambda p: npz(p, **arrays(y_test=LABELS[8:] - 1)), "have the label -1"),
+    "validation labels below 0": (lambda p: npz(p, **arrays(y_test=LABELS[8:] - 1)), "have label -1"),
     "nothing there": (lambda p: p / "nowhere", "there are no images at"),
     "no name": (lambda p: "", "there are no images at ''"),
     "photographs": (lambda p: "photographs", "have no labels"),
@@ -277,12 +281,12 @@ def test_data_that_cannot_be_learned(tmp_path: Path, kind: str) -> None:
 
 
 TIMM_WRONG: dict[str, tuple[str, bool, str]] = {  # name, whether a root is given, what is said
-    "no root": ("torch/mnist", False, "give the folder that torchvision put it into with --data-dir"),
+    "no root": ("torch/mnist", False, "needs --data-dir: the folder of the torchvision data set"),
     "no files": ("torch/cifar10", True, "timm cannot open the data set 'torch/cifar10@train'"),
     "unknown": ("torch/no_such", True, "cannot open .*no_such"),
     "no validation": ("torch/image_folder", True, "has no split for validation.*--val-data"),
     "no such split": ("torch/image_folder@part", True, "has no folder part"),
-    "no number": ("wds/toy@train|many", True, r"behind \| stand the numbers of images and of classes"),
+    "no number": ("wds/toy@train|many", True, r"invalid numbers after \|"),
 }
 
 
@@ -298,5 +302,5 @@ def test_data_of_timm_that_cannot_be_opened(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("prefix", ["hfds", "hfids", "wds", "tfds"])
 def test_a_package_that_is_missing_is_named(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unsmooth.data.timm_datasets.find_spec", lambda name: None)
-    with pytest.raises(UnsmoothError, match=rf"^{prefix}/toy@train needs the package \w+, .*: pip install"):
+    with pytest.raises(UnsmoothError, match=rf"^{prefix}/toy@train needs the package \w+\. pip install"):
         open_splits(f"{prefix}/toy")

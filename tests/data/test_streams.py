@@ -18,10 +18,10 @@ from PIL import Image
 from timm.data import create_transform
 
 from unsmooth.data.batches import TrainingBatches, evaluation_batches
+from unsmooth.data.datasets import ImageDataset
 from unsmooth.data.images import Example, ImageReadError, Images, Stream, as_images
-from unsmooth.data.pictures import ImageDataset
 from unsmooth.data.sources import open_images, open_source
-from unsmooth.data.splits import open_splits, some_of
+from unsmooth.data.splits import limit_splits, open_splits
 from unsmooth.data.streams import shuffled
 from unsmooth.errors import UnsmoothError
 
@@ -94,12 +94,14 @@ def test_a_stream_by_place_goes_forward_and_starts_anew() -> None:
         return (Example(lambda: Image.new("RGB", (4, 4)), i % 2, f"image {i}") for i in range(6))
 
     images = as_images(Stream("six", 6, examples))
-    assert [images.item(i) for i in (0, 3, 3, 5)] == ["image 0", "image 3", "image 3", "image 5"] and begun == [None]
-    assert images.item(2) == "image 2" and begun == [None, None]
-    assert images.labels is not None and images.labels(3) == 1 and images.picture(4).size == (4, 4)
-    with pytest.raises(UnsmoothError, match="six has 6 images, and should have 9"):
-        as_images(Stream("six", 9, examples)).item(8)
-    with pytest.raises(UnsmoothError, match=r"does not say how many images.*six\|50000"):
+    assert [images.item_name(i) for i in (0, 3, 3, 5)] == ["image 0", "image 3", "image 3", "image 5"] and begun == [
+        None
+    ]
+    assert images.item_name(2) == "image 2" and begun == [None, None]
+    assert images.labels is not None and images.labels(3) == 1 and images.load(4).size == (4, 4)
+    with pytest.raises(UnsmoothError, match="six has 6 images, fewer than the expected 9"):
+        as_images(Stream("six", 9, examples)).item_name(8)
+    with pytest.raises(UnsmoothError, match=r"does not specify its number of images.*six\|50000"):
         as_images(Stream("six", 0, examples))
 
 
@@ -113,7 +115,7 @@ def test_shards_by_the_names_of_their_splits(shards: Path) -> None:
     orders = [names(splits.train, seed) for seed in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2] and sorted(orders[0]) == sorted(orders[2]) == names(splits.train)
     example = next(stream(splits.val).examples(None))
-    assert example.label == 100 % 3 and np.array_equal(example.picture(), np.asarray(Image.open(io.BytesIO(png(100)))))
+    assert example.label == 100 % 3 and np.array_equal(example.load(), np.asarray(Image.open(io.BytesIO(png(100)))))
 
 
 def test_shards_themselves_are_shuffled(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +158,8 @@ def test_shards_by_place(shards: Path) -> None:
     """Wherever images are wanted by place, a stream gives them."""
     given = open_images("wds/toy", shards)
     assert given.count == 7 and given.labels is not None and [given.labels(i) for i in (2, 5)] == [102 % 3, 105 % 3]
-    assert given.item(6).endswith("toy-validation-0.tar/sub/0106")
-    assert np.array_equal(given.picture(6), np.asarray(Image.open(io.BytesIO(png(106)))))
+    assert given.item_name(6).endswith("toy-validation-0.tar/sub/0106")
+    assert np.array_equal(given.load(6), np.asarray(Image.open(io.BytesIO(png(106)))))
 
 
 def test_labels_that_the_information_file_names(shards: Path) -> None:
@@ -166,7 +168,7 @@ def test_labels_that_the_information_file_names(shards: Path) -> None:
     about["splits"]["train"]["num_samples"] = 0
     (shards / "_info.json").write_text(json.dumps(about))
     train = stream(open_source("wds/toy@train", shards))
-    assert train.count == 24 and train.found is not None and train.found() == {0, 1, 2, 3}
+    assert train.count == 24 and train.read_labels is not None and train.read_labels() == {0, 1, 2, 3}
     assert names(train) == [f"{i:04d}" for i in range(30) if i % 5], "a negative one is no example"
 
 
@@ -179,7 +181,7 @@ def test_broken_images_in_shards(shards: Path) -> None:
         ("0004", "no jpg, jpeg, png, webp file"),
     ):
         with pytest.raises(ImageReadError, match=words):
-            found[name].picture()
+            found[name].load()
     pictures = ImageDataset(open_splits("wds/toy", root=shards).train, TRANSFORM, 3)
     batches = list(TrainingBatches(pictures, 10, 3).from_step(0, 0))
     assert [len(batch.labels) for batch in batches] == [10, 10, 10]
@@ -188,9 +190,9 @@ def test_broken_images_in_shards(shards: Path) -> None:
 
 SHARD_MISTAKES: dict[str, tuple[str, str]] = {
     "no such split": ("wds/toy@part", "cannot open .*part not found"),
-    "a shard is missing": ("wds/toy@toy-train-{0..5}.tar", "the shard .*toy-train-3.tar is not there"),
-    "a label is text": ("wds/toy@text.tar", "0001 has no label in its .cls file"),
-    "a label is missing": ("wds/toy@none.tar", "0001 has no label in its .cls file"),
+    "a shard is missing": ("wds/toy@toy-train-{0..5}.tar", "the shard .*toy-train-3.tar does not exist"),
+    "a label is text": ("wds/toy@text.tar", "0001 has no integer label in its .cls file"),
+    "a label is missing": ("wds/toy@none.tar", "0001 has no integer label in its .cls file"),
     "a shard is cut": ("wds/toy@cut.tar", "cannot read the shard .*cut.tar"),
 }
 
@@ -207,28 +209,28 @@ def test_shards_that_cannot_be_used(shards: Path, kind: str) -> None:
 
 
 def test_mistakes_about_streams(shards: Path) -> None:
-    with pytest.raises(UnsmoothError, match="give the folder or address of the shards with --data-dir"):
+    with pytest.raises(UnsmoothError, match="needs --data-dir: the folder or URL of the shards"):
         open_splits("wds/toy")
     (shards / "_info.json").unlink()
     with pytest.raises(UnsmoothError, match=r"wds/toy@toy-train-0\.tar has no split for validation.*--val-data"):
         open_splits("wds/toy@toy-train-0.tar", root=shards)
     splits = open_splits("wds/toy@toy-train-{0..2}.tar", "wds/toy@toy-validation-0.tar", shards)
-    with pytest.raises(UnsmoothError, match="front to back"):
-        some_of(splits, 5)
+    with pytest.raises(UnsmoothError, match="is a stream, which cannot be limited"):
+        limit_splits(splits, 5)
     shard(shards / "far.tar", range(3), cls={1: b"7"})
-    with pytest.raises(UnsmoothError, match="have the label 7, and there are 3 classes"):
+    with pytest.raises(UnsmoothError, match="have label 7, but there are 3 classes"):
         open_splits("wds/toy@toy-train-0.tar", "wds/toy@far.tar", shards)
 
 
 def test_classes_that_nobody_knows(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def far(name: str, root: Path) -> Stream:  # as behind an address
-        return replace(stream(open_source(name, root)), found=None)
+        return replace(stream(open_source(name, root)), read_labels=None)
 
     monkeypatch.setattr("unsmooth.data.splits.open_source", far)
-    with pytest.raises(UnsmoothError, match=r"how many classes it has: .*wds/toy@train\|\|1000$"):
+    with pytest.raises(UnsmoothError, match=r"number of classes.*wds/toy@train\|\|1000$"):
         open_splits("wds/toy", root=shards)
     for splits in (open_splits("wds/toy", root=shards, classes=4), open_splits("wds/toy||4", root=shards)):
-        assert splits.classes == 4 and stream(splits.train).limit == stream(splits.val).limit == 4
+        assert splits.classes == 4 and stream(splits.train).num_classes == stream(splits.val).num_classes == 4
 
 
 # Hugging Face
@@ -251,13 +253,13 @@ def test_tables_by_place(tables: Path) -> None:
     assert (splits.train.count, splits.val.count, splits.classes) == (12, 6, 3)
     assert isinstance(splits.train, Images) and splits.train.labels is not None and splits.train.classes == CLASSES
     for i in range(12):
-        name = splits.train.item(i).rpartition("(")[2]
-        assert int(name.split(".")[0]) % 3 == splits.train.labels(i) and splits.train.picture(i).size == (12, 12)
+        name = splits.train.item_name(i).rpartition("(")[2]
+        assert int(name.split(".")[0]) % 3 == splits.train.labels(i) and splits.train.load(i).size == (12, 12)
 
 
 def test_tables_as_streams(tables: Path) -> None:
     name = f"hfids/{tables}/pictures"
-    with pytest.raises(UnsmoothError, match="does not say how many images it has"):
+    with pytest.raises(UnsmoothError, match="does not specify its number of images it has"):
         open_splits(f"{name}@train", f"{name}@test", tables / "cache")
     splits = open_splits(f"{name}@train|12", f"{name}@test|6", tables / "cache")
     assert splits.classes == 3 and splits.train.classes == CLASSES and len(names(splits.val)) == 6
@@ -296,7 +298,7 @@ def test_records(tmp_path: Path) -> None:
     splits = open_splits("tfds/toy", root=tmp_path)
     assert (splits.train.count, splits.val.count, splits.classes) == (20, 6, 3) and splits.train.classes == CLASSES
     found = list(stream(splits.train).examples(1))
-    match = [next(i for i in range(20) if np.array_equal(e.picture(), pixels[i])) for e in found]
+    match = [next(i for i in range(20) if np.array_equal(e.load(), pixels[i])) for e in found]
     assert sorted(match) == list(range(20)) and [e.label for e in found] == [i % 3 for i in match]
     assert names(splits.train, 1) == [e.name for e in found] != names(splits.train, 2)
     assert len(names(open_source("tfds/toy@train[3:10]", tmp_path))) == 7

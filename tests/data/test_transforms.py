@@ -16,9 +16,9 @@ from unsmooth.data.transforms import preprocessing
 def test_a_picture_of_the_hosts_size_is_taken_as_it_is():
     wanted = preprocessing(create_model(HOST))
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
-    found = wanted.evaluation()(Image.fromarray(pixels))
+    found = wanted.eval_transform()(Image.fromarray(pixels))
     torch.testing.assert_close(found[0], torch.from_numpy(pixels).float() / 255 * 2 - 1)
-    assert wanted.evaluation()(Image.fromarray(pixels).resize((20, 12))).shape == (1, 8, 8)
+    assert wanted.eval_transform()(Image.fromarray(pixels).resize((20, 12))).shape == (1, 8, 8)
 
 
 def test_sides_and_channels():
@@ -31,7 +31,7 @@ def test_sides_and_channels():
 def test_every_policy_survives_every_magnitude(policy):
     """Posterising to 0 bits, which timm may ask for and newer versions of Pillow refuse, is black."""
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
-    training = preprocessing(create_model("convmixer_tiny(dim=8, depth=1)")).training(auto_augment=policy)
+    training = preprocessing(create_model("convmixer_tiny(dim=8, depth=1)")).train_transform(auto_augment=policy)
     for seed in range(20):
         seed_everything(seed)
         assert training(picture).shape == (3, 32, 32)

@@ -45,7 +45,7 @@ def test_a_model_on_digits_is_scored_as_by_hand(saved: Path) -> None:
     assert found.keys() == ["validation", "occlusion 0.25", "fgsm 1", "fgsm 16"]
     images = open_splits("digits").val
     assert images.labels is not None
-    pixels = np.stack([np.asarray(images.picture(i)) for i in range(images.count)]) / 255.0
+    pixels = np.stack([np.asarray(images.load(i)) for i in range(images.count)]) / 255.0
     labels = np.array([images.labels(i) for i in range(images.count)])
     hidden = pixels.copy()
     hidden[:, 2:6, 2:6] = 0.5  # the mean pixel of this host's normalisation; a quarter of 8 × 8 is 4 × 4

@@ -24,7 +24,7 @@ from unsmooth.recipes.recipe import load_recipe
 from unsmooth.report.reproduction_table import agreement
 from unsmooth.spec import parse
 from unsmooth.tasks.model_factory import _host_options
-from unsmooth.tasks.registry import OTHERS
+from unsmooth.tasks.registry import TASKS
 
 PARTS = {
     "anti_oversmoothing": {"table1", "table2", "table3", "theorem1", *(f"figure{i}" for i in range(1, 13))},
@@ -67,7 +67,7 @@ def test_the_data_of_a_part_fit_together(experiment: Experiment) -> None:
     vitals.select([name for name in (*(c.vital for c in experiment.curves), *experiment.vitals.split(",")) if name])
     assert experiment.figure in FIGURES
     assert (experiment.kind == "theorem") == (experiment.theorem in THEOREMS)
-    assert (experiment.kind == "task") == (experiment.task in OTHERS)
+    assert (experiment.kind == "task") == (experiment.task in TASKS[1:])
     assert len({group.name for group in experiment.groups}) == len(experiment.groups)
     for scale in (experiment.full, experiment.small):
         load_recipe(scale.recipe, scale.overrides)

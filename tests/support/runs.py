@@ -26,11 +26,12 @@ RICH = {
 
 
 def small_run(out: Path, spec: str = HOST, fields: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
-    return train(spec, "digits", overrides={**SMALL, **(fields or {})}, out=out, **options)
+    """Train on some of the digits for a few steps."""
+    return train(spec, "digits", out=out, **{**SMALL, **(fields or {}), **options})
 
 
 def in_child(work: Callable[[], Any]) -> int:
-    """Start a copy of this process that does `work`, and give its number; it has every import already."""
+    """Fork a process that runs `work`, with all imports done; return its process id."""
     child = os.fork()
     if child:
         return child
@@ -46,7 +47,7 @@ def in_child(work: Callable[[], Any]) -> int:
 
 
 def ended(child: int, seconds: float = 120) -> int:
-    """Wait for a child; its exit code, or minus the signal that ended it."""
+    """Wait for a child process; return its exit code, or minus the signal that killed it."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         number, status = os.waitpid(child, os.WNOHANG)
@@ -74,7 +75,7 @@ def trainer_state(run: Path) -> Any:
 
 
 class StopAt:
-    """An observer that asks its own process to stop, politely, behind a step."""
+    """Observer that sends a signal to its own process after a step."""
 
     def __init__(self, epoch: int, step: int) -> None:
         self.place = (epoch, step)

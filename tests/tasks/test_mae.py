@@ -17,10 +17,11 @@ from unsmooth import UnsmoothError
 from unsmooth.data.batches import evaluation_batches
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.spec import parse
+from unsmooth.tasks.base import TaskRequest
 from unsmooth.tasks.mae import load_mae
 from unsmooth.tasks.mae.encoder import as_classifier
-from unsmooth.tasks.mae.items import MaskedPictures
-from unsmooth.tasks.mae.model import build, in_order, unmasked
+from unsmooth.tasks.mae.items import MaskedImages
+from unsmooth.tasks.mae.model import build, ordered_noise, unmasked
 from unsmooth.tasks.mae.start import positions
 from unsmooth.tasks.mae.task import open_task
 from unsmooth.tasks.model_factory import build as build_classifier
@@ -36,7 +37,7 @@ CPU = torch.device("cpu")
 
 
 def opened(spec=HOST, recipe=None, **options):
-    task = open_task(spec, "digits", recipe or load_recipe("small", FEW), 0, options=options)
+    task = open_task(TaskRequest(spec, "digits", recipe or load_recipe("small", FEW), 0, options=options))
     task.build()
     return task
 
@@ -105,7 +106,7 @@ def test_the_loss_is_the_squared_error_of_hidden_patches():
 
 def test_the_score_is_that_loss_under_the_mask_of_each_place():
     task = opened()
-    assert isinstance(task.val, MaskedPictures)
+    assert isinstance(task.val, MaskedImages)
     whole, small = (
         task.score(task.model, evaluation_batches(task.val, size), CPU, "none") for size in (task.val.count, 7)
     )
@@ -118,7 +119,7 @@ def test_the_score_is_that_loss_under_the_mask_of_each_place():
     assert whole.loss == pytest.approx(np.mean(losses), rel=1e-6)
     assert whole.primary_metric == -whole.loss
     halves = [task.score(task.model, evaluation_batches(task.val, 8, rank=r, world=2), CPU, "none") for r in (0, 1)]
-    assert task.join(halves).loss == pytest.approx(whole.loss, rel=1e-6)
+    assert task.merge_scores(halves).loss == pytest.approx(whole.loss, rel=1e-6)
 
 
 def test_masks_are_of_the_items_seed_and_of_nothing_else():
@@ -179,7 +180,7 @@ def test_the_encoder_goes_on_as_a_classifier(remedies):
     classifier = as_classifier(model.vit, 7).eval()
     images = torch.randn(2, 1, 8, 8)
     with unmasked(model.vit):
-        wanted = model.vit(pixel_values=images, noise=in_order(2, 16, CPU)).last_hidden_state
+        wanted = model.vit(pixel_values=images, noise=ordered_noise(2, 16, CPU)).last_hidden_state
     assert torch.allclose(classifier.vit(pixel_values=images).last_hidden_state, wanted, atol=1e-6)
     assert classifier(pixel_values=images).logits.shape == (2, 7)
     assert model.config.mask_ratio == 0.75
@@ -204,16 +205,18 @@ def test_what_is_saved_is_loaded_bit_for_bit_and_can_be_fine_tuned(tmp_path):
 
     # As `train` starts from it: the same tokens, a head of its own for other classes.
     recipe = load_recipe("small")
-    with pytest.warns(UserWarning, match=r"classifier.weight, classifier.bias start anew"):
+    with pytest.warns(UserWarning, match=r"Initialised randomly: classifier.weight, classifier.bias"):
         tuned = build_classifier(f"hf:vit({SIZES}){remedies}", 4, recipe, 0, tmp_path / "encoder").eval()
     with unmasked(model.vit):
-        wanted = model.vit(pixel_values=images, noise=in_order(2, 16, CPU)).last_hidden_state
+        wanted = model.vit(pixel_values=images, noise=ordered_noise(2, 16, CPU)).last_hidden_state
     assert torch.allclose(tuned.vit(pixel_values=images).last_hidden_state, wanted, atol=1e-6)
     kept = unsmooth.load(tmp_path / "encoder")
     assert kept(pixel_values=images).logits.shape == (2, 10)  # digits
 
     # And pre-training goes on from either: this task's folder, and transformers' own.
-    onward = open_task(HOST + remedies, "digits", recipe, 1, checkpoint=tmp_path, options={"mask_ratio": "0.5"})
+    onward = open_task(
+        TaskRequest(HOST + remedies, "digits", recipe, 1, checkpoint=tmp_path, options={"mask_ratio": "0.5"})
+    )
     onward.build()
     assert same_state(dict(model.state_dict()), dict(onward.model.state_dict()))
 
@@ -223,20 +226,22 @@ def test_weights_of_transformers_are_taken_and_an_encoder_alone_gets_positions(t
 
     model = trained(HOST)
     model.save_pretrained(tmp_path / "whole")
-    task = open_task(f"hf:{tmp_path / 'whole'}+token_graying", "digits", load_recipe("small", FEW), 0, pretrained=True)
+    task = open_task(
+        TaskRequest(f"hf:{tmp_path / 'whole'}+token_graying", "digits", load_recipe("small", FEW), 0, pretrained=True)
+    )
     task.build()
     assert same_state(dict(model.state_dict()), dict(task.model.state_dict()))
     assert task.model.config.norm_pix_loss
 
     ViTMAEModel(model.config).save_pretrained(tmp_path / "half")
-    task = open_task(f"hf:{tmp_path / 'half'}", "digits", load_recipe("small", FEW), 0, pretrained=True)
+    task = open_task(TaskRequest(f"hf:{tmp_path / 'half'}", "digits", load_recipe("small", FEW), 0, pretrained=True))
     task.build()
     assert torch.allclose(task.model.decoder.decoder_pos_embed[0], positions(4, 16))
 
 
 def test_a_run_that_was_cut_ends_bit_equal_and_learns(tmp_path):
     fields = {**FEW, "accumulate": 2, "ema": 0.9}
-    how = {"task": "mae", "recipe": "mae", "overrides": {**fields, "warmup_epochs": 0, "validate_every": 1}}
+    how = {"task": "mae", "recipe": "mae", **fields, "warmup_epochs": 0, "validate_every": 1}
     spec = f"{HOST}+token_graying"
     result = train(spec, "digits", out=tmp_path / "whole", **how)
     with pytest.raises(Interrupted):
@@ -256,15 +261,15 @@ def test_a_run_that_was_cut_ends_bit_equal_and_learns(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [
-        ("deit_tiny_patch16_224", {}, "mae trains hf:vit_mae, not deit_tiny_patch16_224"),
-        ("hf:vit", {}, "mae trains hf:vit_mae, and hf:vit is of the type vit"),
+        ("deit_tiny_patch16_224", {}, "the task mae needs hf:vit_mae .got deit_tiny_patch16_224"),
+        ("hf:vit", {}, "the task mae needs hf:vit_mae .got hf:vit of type vit"),
         (HOST, {"mask": "0.5"}, "unknown option of mae 'mask'. Did you mean 'mask_ratio'"),
-        (HOST, {"mask_ratio": "most"}, r"mae\(mask_ratio=most\): mask_ratio must be a number"),
+        (HOST, {"mask_ratio": "most"}, "mae: mask_ratio must be a number .got 'most'."),
         (HOST, {"mask_ratio": "1.5"}, "mask_ratio must be above 0 and at most 1"),
-        (HOST, {"mask_ratio": "0.99"}, "keeps 0 of 16 patches"),
+        (HOST, {"mask_ratio": "0.99"}, "leaves 0 of 16 patches visible"),
         (HOST, {"norm_pix_loss": "perhaps"}, "norm_pix_loss must be true or false"),
-        ("hf:vit_mae(mask_ratio=0.5)", {"mask_ratio": "0.5"}, "mask_ratio is given twice"),
-        ("hf:vit_mae(image_size=30)", {}, "square images of whole patches"),
+        ("hf:vit_mae(mask_ratio=0.5)", {"mask_ratio": "0.5"}, "mask_ratio is set in the spec and as an option"),
+        ("hf:vit_mae(image_size=30)", {}, "image_size must be a multiple of patch_size"),
         ("hf:vit_mae(hidden_size=54, num_attention_heads=2)", {}, "hidden_size must be a multiple of 4"),
         (HOST + "+token_greying", {}, "Did you mean 'token_graying'"),
         (HOST + "+token_graying(epsilon=2)", {}, "epsilon must be"),
@@ -272,17 +277,17 @@ def test_a_run_that_was_cut_ends_bit_equal_and_learns(tmp_path):
 )
 def test_mistakes_are_named(spec, options, message):
     with pytest.raises(UnsmoothError, match=message):
-        open_task(spec, "digits", load_recipe("small"), 0, options=options)
+        open_task(TaskRequest(spec, "digits", load_recipe("small"), 0, options=options))
 
 
 def test_other_mistakes_are_named(tmp_path):
     recipe = load_recipe("small")
-    with pytest.raises(UnsmoothError, match="is a type without weights"):
-        open_task(HOST, "digits", recipe, 0, pretrained=True)
+    with pytest.raises(UnsmoothError, match="is a model type without weights"):
+        open_task(TaskRequest(HOST, "digits", recipe, 0, pretrained=True))
     with pytest.raises(UnsmoothError, match=r"none.*does not exist"):
-        open_task(HOST, "digits", recipe, 0, checkpoint=tmp_path / "none")
-    with pytest.raises(UnsmoothError, match="write image_size=16 into the spec"):
-        open_task(HOST, "digits", load_recipe("small", {"image_size": 16}), 0)
+        open_task(TaskRequest(HOST, "digits", recipe, 0, checkpoint=tmp_path / "none"))
+    with pytest.raises(UnsmoothError, match="Set image_size in the spec"):
+        open_task(TaskRequest(HOST, "digits", load_recipe("small", {"image_size": 16}), 0))
     with pytest.raises(UnsmoothError, match=r"holds no mae.json"):
         load_mae(tmp_path)
     model = build(opened().config, parse(HOST))

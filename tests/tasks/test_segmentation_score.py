@@ -13,8 +13,8 @@ from torch import nn
 
 from unsmooth import UnsmoothError
 from unsmooth.tasks.segmentation.layout import IGNORE
-from unsmooth.tasks.segmentation.predict import at_once, called, sliding, windows
-from unsmooth.tasks.segmentation.score import Overlap, join
+from unsmooth.tasks.segmentation.predict import predict_whole, predict_windows, predicted_classes, windows
+from unsmooth.tasks.segmentation.score import SegmentationScore, merge_scores
 
 CLASSES = 6
 
@@ -30,7 +30,7 @@ def pictures(seed=0, classes=CLASSES):
 
 
 def scored(found):
-    score = Overlap.none(CLASSES)
+    score = SegmentationScore.empty(CLASSES)
     for truth, said in found:
         score.add(torch.from_numpy(truth).int(), torch.from_numpy(said))
     return score
@@ -59,29 +59,34 @@ def test_processes_are_joined_and_memory_does_not_grow():
     one, *rest = pictures()
     parts = [pickle.loads(pickle.dumps(scored(some))) for some in ([one], rest)]
     parts[1].skipped = {"x.jpg": "the file is empty"}
-    joined, whole = join(parts), scored(pictures())
+    joined, whole = merge_scores(parts), scored(pictures())
     assert (joined.counts == whole.counts).all() and joined.images == 3 and joined.counts.dtype == np.int64
     assert joined.counts.shape == (CLASSES, CLASSES + 1)
-    line, result = joined.line(), joined.result()
+    line, result = joined.epoch_metrics(), joined.summary()
     assert line == {"val_miou": whole.miou, "val_pixel_accuracy": whole.pixel_accuracy,
                     "val_mean_accuracy": whole.mean_accuracy}  # fmt: skip
     assert result["class_iou"][-1] is None and result["skipped"] == {"x.jpg": "the file is empty"}
-    with pytest.raises(UnsmoothError, match=r"no labelled pixel that can be scored: 1 were skipped, .*x.jpg: the file"):
-        join([Overlap.none(3), Overlap(np.zeros((3, 4), np.int64), 0, {"x.jpg": "the file is empty"})])
+    with pytest.raises(UnsmoothError, match=r"no labelled pixel to score: 1 images are broken. First: x.jpg: the file"):
+        merge_scores(
+            [
+                SegmentationScore.empty(3),
+                SegmentationScore(np.zeros((3, 4), np.int64), 0, {"x.jpg": "the file is empty"}),
+            ]
+        )
 
 
 def test_pictures_without_finite_logits_are_never_right():
     logits = torch.randn(CLASSES, 4, 4)
     logits[2, 1, 1] = torch.nan
-    score = Overlap.none(CLASSES)
-    score.add(torch.zeros(8, 8, dtype=torch.int32), called(logits, (8, 8)))
+    score = SegmentationScore.empty(CLASSES)
+    score.add(torch.zeros(8, 8, dtype=torch.int32), predicted_classes(logits, (8, 8)))
     assert score.pixel_accuracy == 0 and score.class_iou[0] == 0 and np.isnan(score.class_iou[1:]).all()
 
 
 def test_classes_are_those_of_scaled_logits():
     logits = torch.randn(37, 6, 5, generator=torch.Generator().manual_seed(0))
     wanted = F.interpolate(logits[None], (20, 17), mode="bilinear", align_corners=False)[0].argmax(0)
-    assert torch.equal(called(logits, (20, 17)), wanted)
+    assert torch.equal(predicted_classes(logits, (20, 17)), wanted)
 
 
 class Patterns(nn.Module):
@@ -106,7 +111,7 @@ def test_windows_are_averaged(size):
             total[:, top : top + 12, left : left + 12] += Patterns()(view)[0].numpy()
             seen[top : top + 12, left : left + 12] += 1
     wanted = (total[:, :height, :width] / seen[:height, :width]).astype(np.float32)
-    np.testing.assert_allclose(sliding(Patterns(), picture, 12).numpy(), wanted, atol=1e-6)
+    np.testing.assert_allclose(predict_windows(Patterns(), picture, 12).numpy(), wanted, atol=1e-6)
 
 
 def test_where_windows_begin():
@@ -122,4 +127,4 @@ def test_whole_pictures_are_filled_up():
         assert images.shape == (1, 3, 16, 24) and (images[..., 10:, :] == 0).all()
         return images * 2
 
-    assert torch.equal(at_once(model, picture, 8), picture * 2)
+    assert torch.equal(predict_whole(model, picture, 8), picture * 2)

@@ -17,9 +17,10 @@ from tests.support.small_hosts import look_trained
 from unsmooth import UnsmoothError
 from unsmooth.data.batches import evaluation_batches
 from unsmooth.recipes.recipe import load_recipe
+from unsmooth.tasks.base import TaskRequest
 from unsmooth.tasks.vqa import load_vqa
 from unsmooth.tasks.vqa.answers import soft_accuracy
-from unsmooth.tasks.vqa.items import padded, preparation
+from unsmooth.tasks.vqa.items import image_transform, pad_images
 from unsmooth.tasks.vqa.task import open_task
 from unsmooth.tasks.vqa.text import Text, build_vocabulary
 from unsmooth.training.run import Interrupted, train
@@ -71,7 +72,9 @@ def vqa_data(tmp_path_factory):
 
 
 def opened(data, spec=HOST, recipe=None, **options):
-    task = open_task(spec, data, recipe or load_recipe("vqa", FEW), 0, options={"min_answers": "4", **options})
+    task = open_task(
+        TaskRequest(spec, data, recipe or load_recipe("vqa", FEW), 0, options={"min_answers": "4", **options})
+    )
     task.build()
     return task
 
@@ -133,13 +136,13 @@ def test_pictures_have_the_size_of_vilt(size):
         scale = int(1333 / 800 * 384) / max(size)
     wanted = tuple(int(side * scale + 0.5) // 32 * 32 for side in (high, wide))
     picture = Image.fromarray(np.full((high, wide, 3), 255, np.uint8))
-    tensor = preparation(ViltConfig())(picture)
+    tensor = image_transform(ViltConfig())(picture)
     assert tensor.shape == (3, *wanted)
     assert tensor.min() == tensor.max() == 1  # white, over a mean and deviation of a half
 
 
 def test_padding_is_zero_and_masked():
-    images, mask = padded([torch.ones(3, 4, 8), torch.ones(3, 8, 4)])
+    images, mask = pad_images([torch.ones(3, 4, 8), torch.ones(3, 8, 4)])
     assert images.shape == (2, 3, 8, 8)
     assert torch.equal(images[:, 0], mask.float())
     assert mask.sum((1, 2)).tolist() == [32, 32]
@@ -189,7 +192,7 @@ def test_the_score_is_the_official_accuracy_of_the_answers(vqa_data, tmp_path):
     questions = {question.number: question for question in task.splits["val"].questions}
     wanted = [soft_accuracy(a, questions[n].answers) for n, a in zip(whole.numbers, whole.answers, strict=True)]
     assert whole.accuracy == wanted
-    result = whole.result()
+    result = whole.summary()
     assert result["accuracy"] == pytest.approx(np.mean(wanted))
     assert whole.primary_metric == result["accuracy"]
     for kind, name in (("yes/no", "yes_no"), ("number", "number"), ("other", "other")):
@@ -197,11 +200,11 @@ def test_the_score_is_the_official_accuracy_of_the_answers(vqa_data, tmp_path):
         assert len(own) == 6
         assert result[name] == pytest.approx(np.mean(own))
     shares = [task.score(task.model, evaluation_batches(task.val, 5, rank=r, world=2), CPU, "none") for r in (0, 1)]
-    joined = task.join(shares)
+    joined = task.merge_scores(shares)
     assert joined.numbers == sorted(questions)
-    assert joined.result()["accuracy"] == pytest.approx(result["accuracy"], abs=1e-9)
-    assert joined.result()["loss"] == pytest.approx(result["loss"], rel=1e-4)
-    task.keep(joined, tmp_path)
+    assert joined.summary()["accuracy"] == pytest.approx(result["accuracy"], abs=1e-9)
+    assert joined.summary()["loss"] == pytest.approx(result["loss"], rel=1e-4)
+    task.save_predictions(joined, tmp_path)
     said = json.loads((tmp_path / "answers.json").read_text())
     assert said[0] == {"question_id": joined.numbers[0], "answer": joined.answers[0]}
 
@@ -212,7 +215,7 @@ def test_the_loss_is_cross_entropy_summed_over_answers(vqa_data):
     batch = task.train.collate([task.train[(place, 3)] for place in range(6)])
     with torch.no_grad():
         torch.manual_seed(0)
-        loss = task.loss(task.model, batch).item()
+        loss = task.loss(task.model, batch).image_file()
         torch.manual_seed(0)
         z = task.model(**batch.inputs()).logits.double().numpy()
     y = batch.labels.double().numpy()
@@ -222,7 +225,7 @@ def test_the_loss_is_cross_entropy_summed_over_answers(vqa_data):
 
 def test_a_run_learns_and_one_that_was_cut_ends_bit_equal(vqa_data, tmp_path):
     how = {
-        "task": "vqa", "recipe": "vqa", "overrides": {**FEW, "epochs": 4, "dropout": 0.1, "accumulate": 2},
+        "task": "vqa", "recipe": "vqa", **FEW, "epochs": 4, "dropout": 0.1, "accumulate": 2,
         "options": {"min_answers": "4"},
     }  # fmt: skip
     spec = f"{HOST}+context_broadcast"
@@ -258,7 +261,7 @@ def test_what_is_saved_is_loaded_bit_for_bit(vqa_data, tmp_path):
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".safetensors", ".txt"}
     assert [part.name for part in unsmooth.applied(again.model.vilt).remedies] == ["context_broadcast", "attn_scale"]
     question = task.splits["val"].questions[0]
-    with Image.open(vqa_data / task.splits["val"].item(question.image)) as picture:
+    with Image.open(vqa_data / task.splits["val"].image_file(question.image)) as picture:
         said = again.ask(picture, question.text)
     single = task.score(model, [task.val.collate([task.val[(0, None)]])], CPU, "none")
     assert said == single.answers[0]
@@ -270,11 +273,15 @@ def test_weights_to_start_from_bring_their_words_and_their_head_if_the_answers_a
     first.save(model, tmp_path / "first")
     own = dict(model.state_dict())
     recipe, options = load_recipe("vqa", FEW), {"min_answers": "4"}
-    pretrained = open_task(f"hf:{tmp_path / 'first'}", vqa_data, recipe, 1, pretrained=True, options=options)
+    pretrained = open_task(
+        TaskRequest(f"hf:{tmp_path / 'first'}", vqa_data, recipe, 1, pretrained=True, options=options)
+    )
     pretrained.build()
     assert same_state(own, dict(pretrained.model.state_dict()))
     assert pretrained.text.pieces == first.text.pieces
-    checkpoint = open_task(HOST + "+attn_scale", vqa_data, recipe, 1, checkpoint=tmp_path / "first", options=options)
+    checkpoint = open_task(
+        TaskRequest(HOST + "+attn_scale", vqa_data, recipe, 1, checkpoint=tmp_path / "first", options=options)
+    )
     checkpoint.build()
     found = dict(checkpoint.model.state_dict())
     assert all(torch.equal(found[name], own[name]) for name in own)
@@ -285,7 +292,7 @@ def test_weights_to_start_from_bring_their_words_and_their_head_if_the_answers_a
     config["label2id"] = {name: int(i) for i, name in config["id2label"].items()}
     (tmp_path / "first" / "config.json").write_text(json.dumps(config))
     for host, how in ((f"hf:{tmp_path / 'first'}", {"pretrained": True}), (HOST, {"checkpoint": tmp_path / "first"})):
-        task = open_task(host, vqa_data, recipe, 1, options=options, **how)
+        task = open_task(TaskRequest(host, vqa_data, recipe, 1, options=options, **how))
         if "checkpoint" in how:
             with pytest.warns(UserWarning, match="for other answers"):
                 task.build()
@@ -303,56 +310,58 @@ def test_a_broken_picture_is_skipped_and_a_missing_one_named(tmp_path):
     broken.write_bytes(b"no picture")
     task = opened(tmp_path)
     item = task.train[(0, 5)]
-    assert item.place == 3  # the first question about the next picture
+    assert item.question_index == 3  # the first question about the next picture
     assert list(item.skipped) == ["train2014/COCO_train2014_000000000001.jpg"]
     batch = task.train.collate([task.train[(0, None)], task.train[(4, None)]])
     assert len(batch) == 1
     assert list(batch.skipped) == ["train2014/COCO_train2014_000000000001.jpg"]
-    strict = open_task(HOST, tmp_path, load_recipe("vqa", FEW), 0, strict=True, options={"min_answers": "1"})
+    strict = open_task(
+        TaskRequest(HOST, tmp_path, load_recipe("vqa", FEW), 0, strict_data=True, options={"min_answers": "1"})
+    )
     strict.build()
     assert "--strict-data" in strict.train.collate([strict.train[(0, 5)]]).fatal
     broken.unlink()
-    with pytest.raises(UnsmoothError, match=r"COCO_train2014_000000000001.jpg does not exist.*1 of 8 pictures"):
+    with pytest.raises(UnsmoothError, match=r"1 of 8 images of train2014 are missing.*COCO_train2014_000000000001.jpg"):
         opened(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [
-        ("hf:vit", {}, "vqa trains hf:vilt, and hf:vit is of the type vit"),
-        ("deit_tiny_patch16_224", {}, "vqa trains hf:vilt, not deit_tiny_patch16_224"),
+        ("hf:vit", {}, "the task vqa needs hf:vilt .got hf:vit of type vit"),
+        ("deit_tiny_patch16_224", {}, "the task vqa needs hf:vilt .got deit_tiny_patch16_224"),
         (HOST, {"vocabulary": "x"}, "unknown option of vqa 'vocabulary'. Did you mean 'vocab'"),
         (HOST, {"min_answers": "0"}, "min_answers must be at least 1"),
-        (HOST, {"min_answers": "1000"}, "has 0 answers .* lower --option min_answers"),
+        (HOST, {"min_answers": "1000"}, "has 0 answers .* Use a lower --option min_answers"),
         (HOST, {"answers": "test"}, "unknown value of vqa"),
         (HOST, {"vocab": "nowhere.txt"}, "cannot read the vocabulary nowhere.txt"),
-        (HOST.replace("hf:vilt(", "hf:vilt(vocab_size=9, "), {}, "pieces, and .* room for 9"),
+        (HOST.replace("hf:vilt(", "hf:vilt(vocab_size=9, "), {}, "pieces, more than the 9 of"),
         (HOST + "+context_brodcast", {}, "Did you mean 'context_broadcast'"),
     ],
 )
 def test_mistakes_are_named(vqa_data, spec, options, message):
     with pytest.raises(UnsmoothError, match=message):
-        open_task(spec, vqa_data, load_recipe("vqa"), 0, options={"min_answers": "4", **options})
+        open_task(TaskRequest(spec, vqa_data, load_recipe("vqa"), 0, options={"min_answers": "4", **options}))
 
 
 def test_data_that_is_not_vqav2_is_refused(vqa_data, tmp_path):
     def attempt(message, **how):
         with pytest.raises(UnsmoothError, match=message):
-            open_task(HOST, tmp_path, load_recipe("vqa"), 0, **how)
+            open_task(TaskRequest(HOST, tmp_path, load_recipe("vqa"), 0, **how))
 
-    with pytest.raises(UnsmoothError, match="there is no folder"):
-        open_task(HOST, tmp_path / "none", load_recipe("vqa"), 0)
-    attempt(r"v2_OpenEnded_mscoco_train2014_questions.json does not exist: get it from visualqa.org")
+    with pytest.raises(UnsmoothError, match=r"the folder .* does not exist"):
+        open_task(TaskRequest(HOST, tmp_path / "none", load_recipe("vqa"), 0))
+    attempt(r"v2_OpenEnded_mscoco_train2014_questions.json does not exist\. Download VQA v2 from visualqa.org")
     write_split(tmp_path, "train2014", 2, 0)
     annotations = tmp_path / "v2_mscoco_train2014_annotations.json"
     content = json.loads(annotations.read_text())
     missing = content["annotations"].pop()["question_id"]
     annotations.write_text(json.dumps(content))
-    attempt(f"no annotation of question {missing}")
+    attempt(f"question {missing} has no annotation")
     del content["annotations"][0]["answer_type"]
     annotations.write_text(json.dumps(content))
-    attempt("an entry without 'answer_type'")
+    attempt("an entry has no 'answer_type'")
     annotations.write_text("{}")
-    attempt("is not a file of VQAv2 with 'annotations'")
-    attempt("a checkpoint is a folder saved by vqa", checkpoint=tmp_path)
-    attempt("is a type without weights", pretrained=True)
+    attempt("is not a VQAv2 file with 'annotations'")
+    attempt("Use a folder that the task vqa saved", checkpoint=tmp_path)
+    attempt("is a model type without weights", pretrained=True)

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from tests.support.runs import HOST, SMALL, ended, in_child, small_run
 from unsmooth import UnsmoothError
-from unsmooth.training.distributed import join_processes
-from unsmooth.training.run_dir import RunFolder
+from unsmooth.training.distributed import init_processes
+from unsmooth.training.run_dir import RunDir
 
 MIXED = {**SMALL, "mixup": 0.8, "cutmix": 1.0, "erasing": 0.5, "repeated_augmentation": 3, "ema": 0.9, "accumulate": 2}
 
@@ -93,7 +93,7 @@ def test_one_that_cannot_write_stops_all(tmp_path):
 
 
 def test_processes_must_share_the_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(RunFolder, "done", property(lambda self: os.environ.get("RANK") == "1"))
+    monkeypatch.setattr(RunDir, "done", property(lambda self: os.environ.get("RANK") == "1"))
     assert together(tmp_path, 2) == [1, 1]
 
 
@@ -106,13 +106,15 @@ def test_a_port_in_use_is_one_line(monkeypatch):
             "MASTER_PORT": str(taken.getsockname()[1]),
         }.items():  # fmt: skip
             monkeypatch.setenv(name, value)
-        with pytest.raises(UnsmoothError, match="port for the processes to meet at is in use"):
-            join_processes("cpu")
+        with pytest.raises(
+            UnsmoothError, match=r"cannot join the process group: .*If the port is in use, use torchrun --standalone"
+        ):
+            init_processes("cpu")
 
 
 def test_devices_that_are_not_there_are_named():
     with pytest.raises(UnsmoothError, match="unknown device 'gpu'"):
-        join_processes("gpu")
+        init_processes("gpu")
     if not torch.cuda.is_available():
-        with pytest.raises(UnsmoothError, match="there is no device 'cuda' here"):
-            join_processes("cuda")
+        with pytest.raises(UnsmoothError, match="device 'cuda' does not exist"):
+            init_processes("cuda")

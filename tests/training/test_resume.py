@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from tests.support.runs import HOST, RICH, ended, in_child, same_state, small_run, trainer_state
 from unsmooth import UnsmoothError
-from unsmooth.training.run import Diverged, Interrupted, default_folder
+from unsmooth.training.run import Diverged, Interrupted, default_run_dir
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_a_polite_signal_saves(eval_mode, tmp_path, number):
             def epoch(self, line):
                 pass
 
-        with pytest.raises(Interrupted, match="the same command goes on"):
+        with pytest.raises(Interrupted, match="Repeat the command to resume"):
             small_run(tmp_path / "run", HOST + "+attn_scale+augmented_shortcut", RICH, observer=Stopper())
 
     assert ended(in_child(work)) == 0
@@ -92,7 +92,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path):
     def work():
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, len(before) // 2))  # writing stops in the middle
         with pytest.raises(
-            UnsmoothError, match=r"cannot write .*state\.safetensors.*last good checkpoint is as it was"
+            UnsmoothError, match=r"cannot write .*state\.safetensors.*last good checkpoint is unchanged"
         ):
             small_run(tmp_path / "run", save_every=0)
 
@@ -167,7 +167,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
                 self.model.blocks[0].attn.qkv.weight[0, 0] = float("nan")
 
     monkeypatch.setattr(trainer.Trainer, "_step", last_step_breaks)
-    with pytest.raises(Diverged, match="block 0 went first, in its attention branch; no state was saved yet"):
+    with pytest.raises(Diverged, match="block 0 went first, in its attention branch; there is no checkpoint yet"):
         small_run(tmp_path)
     assert not (tmp_path / "state.safetensors").exists()
     assert not (tmp_path / "best").exists() and not (tmp_path / "metrics.jsonl").read_text()
@@ -176,7 +176,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
 def test_another_recipe_is_shown_not_mixed_in(tmp_path):
     small_run(tmp_path)
     with pytest.raises(
-        UnsmoothError, match=r"holds another run \(lr was 0.002 and is 0.5\): repeat its command, or give another"
+        UnsmoothError, match=r"holds another run \(lr was 0.002 and is 0.5\)\. Repeat its command, or use another"
     ):
         small_run(tmp_path, fields={"lr": 0.5})
     with pytest.raises(UnsmoothError, match="seed was 0 and is 1"):
@@ -223,9 +223,9 @@ def test_processes_that_read_images_do_not_keep_the_folder(tmp_path):
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(UnsmoothError, match="holds other files than a run's"):
+    with pytest.raises(UnsmoothError, match="is not empty and holds no run"):
         small_run(tmp_path)
-    with pytest.raises(UnsmoothError, match="is a file; --out takes a folder"):
+    with pytest.raises(UnsmoothError, match=r"is a file\. Use a directory as --out"):
         small_run(tmp_path / "thesis.tex")
     with pytest.raises(UnsmoothError, match="cannot write to"):
         small_run(tmp_path / "thesis.tex" / "run")
@@ -243,6 +243,6 @@ def test_a_folder_without_a_checkpoint_is_begun_anew(tmp_path):
 
 def test_folders_of_long_specs_are_told_apart():
     long = f"{HOST[:-1]}, {', '.join(f'option_{i}={i}' for i in range(20))})"
-    names = [default_folder(long + remedy, "digits", seed).name for remedy in ("", "+attn_scale") for seed in (0, 1)]
+    names = [default_run_dir(long + remedy, "digits", seed).name for remedy in ("", "+attn_scale") for seed in (0, 1)]
     assert len(set(names)) == 4
     assert max(map(len, names)) <= 120

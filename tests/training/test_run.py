@@ -17,7 +17,7 @@ from tests.support.runs import HOST, SMALL, same_state, small_run
 from unsmooth import UnsmoothError
 from unsmooth.data.transforms import preprocessing
 from unsmooth.recipes.recipe import load_recipe
-from unsmooth.tasks.classification.losses import Distillation, heads
+from unsmooth.tasks.classification.losses import Distillation, split_outputs
 from unsmooth.tasks.model_factory import build
 from unsmooth.training.checkpoint import read_state, write_state
 from unsmooth.training.trainer import make_optimizer
@@ -30,7 +30,9 @@ def small(**fields):
 
 
 def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
-    result = small_run(tmp_path, fields={"epochs": 8, "train_images": 640, "crop_scale": "1,1", "hflip": 0, "lr": 5e-3})
+    result = small_run(
+        tmp_path, fields={"epochs": 8, "train_images": 640, "crop_scale": (1, 1), "hflip": 0, "lr": 5e-3}
+    )
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == list(range(1, 9))
     assert lines[-1]["train_loss"] < lines[0]["train_loss"] - 0.3
@@ -148,7 +150,7 @@ def test_a_distilled_host_trains_two_heads(tmp_path):
     start, end = build(spec, 10, small(), seed=0), unsmooth.load(tmp_path / "student" / "last")
     for head in ("head", "head_dist"):
         assert not torch.equal(getattr(start, head).weight, getattr(end, head).weight)
-    a, b = heads((torch.ones(2, 3), torch.zeros(2, 3)))
+    a, b = split_outputs((torch.ones(2, 3), torch.zeros(2, 3)))
     assert a.sum() == 6 and b.sum() == 0
 
 
@@ -170,7 +172,7 @@ def test_tuning_replaces_the_head_where_classes_differ(tmp_path):
     small_run(tmp_path / "first", HOST.replace("depth=2", "depth=2, num_classes=12"), {"epochs": 1})
     last = load_file(tmp_path / "first" / "last" / "model.safetensors")
     assert last["head.weight"].shape == (12, 16)
-    with pytest.warns(UserWarning, match=r"its head is for other classes; head.weight, head.bias start anew"):
+    with pytest.warns(UserWarning, match=r"has a head for other classes. Initialised randomly: head.weight, head.bias"):
         model = build(HOST + "+attn_scale", 10, small(), 0, tmp_path / "first" / "last")
     state = model.state_dict()
     assert all(torch.equal(state[name], last[name]) for name in last if not name.startswith("head."))
@@ -255,8 +257,8 @@ def test_poly_falls_in_a_straight_line(tmp_path):
 def test_tasks_that_are_not_there_and_words_that_a_task_lacks(tmp_path):
     with pytest.raises(UnsmoothError, match="unknown task 'segmentaton'"):
         small_run(tmp_path, task="segmentaton")
-    with pytest.raises(UnsmoothError, match="classification has no options of its own, and head was given"):
+    with pytest.raises(UnsmoothError, match="unknown option of classification 'head'"):
         small_run(tmp_path, options={"head": "upernet"})
-    with pytest.raises(UnsmoothError, match="val_data is for plain images; vqa finds all that it needs in --data"):
+    with pytest.raises(UnsmoothError, match="val_data is not supported by the task vqa"):
         small_run(tmp_path, task="vqa", val_data="digits")
     assert not (tmp_path / "run.json").exists()

@@ -6,7 +6,6 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from unsmooth.report.tables import as_rich
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.surgery.check import Checkup, checkup
 from unsmooth.training.run import Interrupted
+from unsmooth.utils.options import describe
 
 app = typer.Typer(
     help="Vision transformers whose tokens collapse: what helps, on the model you already have.",
@@ -73,8 +73,8 @@ def _list_vitals() -> None:
 
 def _list_recipes() -> None:
     recipes = {name: load_recipe(name).to_json() for name in list_recipes()}
-    for field in fields(Recipe):
-        console.print(f"[bold]{field.name}[/bold]  {escape(field.metadata['help'])}", highlight=False)
+    for field in describe(Recipe):
+        console.print(f"[bold]{field.name}[/bold]  {escape(field.help)}", highlight=False)
         values = "  ".join(f"{name} {_value(recipe[field.name]) or '–'}" for name, recipe in recipes.items())
         console.print(Padding(f"[dim]{values}[/dim]", (0, 0, 0, 4)), highlight=False)
     console.print("\nOn the command line: unsmooth train … --recipe small --batch-size 32 --lr 2e-3", highlight=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from typer import Context
@@ -10,6 +9,7 @@ from typer.core import TyperCommand
 
 from unsmooth.errors import unknown
 from unsmooth.recipes.recipe import Recipe, read_overrides
+from unsmooth.utils.options import describe
 
 FIELDS = "unsmooth.recipe_fields"
 
@@ -18,7 +18,7 @@ class TakesRecipe(TyperCommand):
     """A command that keeps recipe fields for itself before its own options are read."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        known = {field.name: field.type == "bool" for field in fields(Recipe)}
+        known = {field.name: field.kind is bool for field in describe(Recipe)}
         own = {option for parameter in self.params for option in (*parameter.opts, *parameter.secondary_opts)}
         own.add("--help")
         ours: list[str] = []
@@ -40,6 +40,6 @@ class TakesRecipe(TyperCommand):
         return list(super().parse_args(ctx, rest))
 
 
-def recipe_fields(context: Context) -> dict[str, str]:
+def recipe_fields(context: Context) -> dict[str, Any]:
     """The fields that were given on the command line."""
     return dict(context.meta.get(FIELDS, {}))

@@ -13,10 +13,10 @@ from unsmooth.cli.recipe_options import recipe_fields
 from unsmooth.cli.terminal import command_line, run_bars
 from unsmooth.errors import UnsmoothError
 from unsmooth.spec import bare_name
-from unsmooth.tasks.metrics import in_words
+from unsmooth.tasks.metrics import format_metrics
 from unsmooth.tasks.registry import CLASSIFICATION
 from unsmooth.training.observer import ProgressObserver
-from unsmooth.training.run import SAVE_EVERY, default_folder
+from unsmooth.training.run import default_run_dir
 from unsmooth.training.run import train as run_training
 
 DATA, DIR = "FOLDER|DATASET|FILE.npz", "DIR"
@@ -38,27 +38,28 @@ def train(
     workers: Annotated[int, Option(help="processes that read images")] = 0,
     device: Annotated[str, Option(help="cpu, cuda or cuda:1; without: a GPU where there is one")] = "",
     strict_data: Annotated[bool, Option("--strict-data", help="stop at a broken image, do not skip it")] = False,
-    save_every: Annotated[float, Option(help="seconds between two checkpoints within an epoch")] = SAVE_EVERY,
+    save_every: Annotated[float, Option(help="seconds between two checkpoints within an epoch")] = 600.0,
 ) -> None:
     """Train or fine-tune a model. Any field of the recipe can be given too: --epochs 10 --lr 1e-4 --mixup 0.8.
 
     The same command again goes on where a run was cut. Several processes: torchrun --nproc-per-node 4 -m unsmooth …
     """
-    folder = out or default_folder(spec, data, seed, task)
+    folder = out or default_run_dir(spec, data, seed, task)
     with run_bars() as bars:
         result = run_training(
-            spec, data, task=task, options=_options(option), recipe=recipe, overrides=recipe_fields(context),
-            out=folder, seed=seed, checkpoint=checkpoint, pretrained=pretrained, val_data=val_data, data_dir=data_dir,
+            spec, data, task=task, options=_options(option), recipe=recipe, out=folder, seed=seed,
+            checkpoint=checkpoint, pretrained=pretrained, val_data=val_data, data_dir=data_dir,
             workers=workers, device=device, strict_data=strict_data, save_every=save_every,
             observer=ProgressObserver(bare_name(spec), bars.on_progress, on_stage=bars.on_stage), command=command_line(),
+            **recipe_fields(context),
         )  # fmt: skip
     if os.environ.get("RANK", "0") != "0":
         return  # of several processes, the first one speaks
     best, skipped = result["best"], sum(map(len, result["skipped"].values()))
     console = Console()
     console.print(
-        f"{in_words(result)} on {result['images']:,} images after {result['epochs']} epochs "
-        f"(best {in_words(best)} after {best['epoch']}), {result['images_per_second']:,.0f} images/s",
+        f"{format_metrics(result)} on {result['images']:,} images after {result['epochs']} epochs "
+        f"(best {format_metrics(best)} after {best['epoch']}), {result['images_per_second']:,.0f} images/s",
         highlight=False,
     )
     if skipped:

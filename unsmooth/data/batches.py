@@ -1,4 +1,4 @@
-"""Batches for training and for evaluation, from images that are read when their turn comes."""
+"""Data loaders for training and for evaluation."""
 
 from __future__ import annotations
 
@@ -8,83 +8,97 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from unsmooth.data.datasets import EpochSampler, ImageBatch, ImageDataset, Key
 from unsmooth.data.images import Stream
 from unsmooth.data.items import ItemDataset
-from unsmooth.data.pictures import EpochSampler, ImageBatch, ImageDataset, Key
-from unsmooth.data.sampling import preserved_rng, share
-from unsmooth.data.stream_batches import StreamTraining
+from unsmooth.data.sampling import preserved_rng, process_share
+from unsmooth.data.stream_batches import StreamBatches
 from unsmooth.errors import UnsmoothError
 
 
 class TrainingBatches:
-    """The batches of one process, epoch by epoch, from any step of it on; one epoch at a time."""
+    """Training batches of one process, one epoch at a time, from any step on.
+
+    Args:
+        items: Data set.
+        batch_size: Images per batch over all processes.
+        seed: Seed of order and augmentation.
+        repeats: Copies of each drawn image (repeated augmentation); 0: off.
+        workers: Worker processes that load images.
+        rank: Index of this process.
+        world: Number of processes.
+        pin: Whether to pin memory, for GPUs.
+    """
 
     def __init__(self, items: ItemDataset, batch_size: int, seed: int, repeats: int = 0, workers: int = 0,
                  rank: int = 0, world: int = 1, pin: bool = False) -> None:  # fmt: skip
-        self.plan = EpochSampler(items.count, batch_size, seed, repeats, share(batch_size, rank, world))
+        self.sampler = EpochSampler(items.count, batch_size, seed, repeats, process_share(batch_size, rank, world))
         if isinstance(items, ImageDataset) and isinstance(items.images, Stream):
-            # Its workers start anew with each epoch, and so know where to begin.
-            batches = StreamTraining(items, self.plan)
-            self.loader = _loader(batches, workers, pin, batch_size=None, collate_fn=_as_it_is)
+            # Not persistent: new workers read the epoch and the start from the sampler.
+            batches = StreamBatches(items, self.sampler)
+            self.loader = _loader(batches, workers, pin, batch_size=None, collate_fn=_identity)
         else:
-            self.loader = _by_place(items, self.plan, workers, pin)
+            self.loader = _indexed_loader(items, self.sampler, workers, pin)
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch; images that do not fill a batch wait for another epoch."""
-        return self.plan.steps
+        """Steps per epoch. Images that do not fill a batch are left out, others in each epoch."""
+        return self.sampler.steps
 
     def from_step(self, epoch: int, start: int) -> Iterator[Any]:
-        self.plan.epoch, self.plan.start = epoch, start
-        return _raising(iter(self.loader))
+        """Batches of an epoch from a step on."""
+        self.sampler.epoch, self.sampler.start = epoch, start
+        return _raise_fatal(iter(self.loader))
 
 
-def evaluation_batches(
-    items: ItemDataset, batch_size: int, workers: int = 0, rank: int = 0, world: int = 1, pin: bool = False
-) -> Any:
-    """Every item once, in order; of several processes each takes a part, and none takes one twice."""
-    mine = list(range(rank, items.count, world))
-    keys: list[list[Key]] = [[(i, None) for i in mine[at : at + batch_size]] for at in range(0, len(mine), batch_size)]
-    return _Evaluation(_by_place(items, keys, workers, pin))
-
-
-class _Evaluation:
-    """Batches that can be gone through again."""
+class EvaluationBatches:
+    """Batches in order, which can be iterated several times."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
 
     def __iter__(self) -> Iterator[Any]:
-        return _raising(iter(self.loader))
+        return _raise_fatal(iter(self.loader))
 
     def __len__(self) -> int:
         return len(self.loader)
 
 
-def _raising(batches: Iterator[Any]) -> Iterator[Any]:
-    """The same batches; what stops a worker is said here. Random numbers of this process stay as they are."""
+def evaluation_batches(
+    items: ItemDataset, batch_size: int, workers: int = 0, rank: int = 0, world: int = 1, pin: bool = False
+) -> EvaluationBatches:
+    """Every item once, in order. Of several processes, each takes every `world`-th item."""
+    indices = list(range(rank, items.count, world))
+    keys: list[list[Key]] = [
+        [(i, None) for i in indices[start : start + batch_size]] for start in range(0, len(indices), batch_size)
+    ]
+    return EvaluationBatches(_indexed_loader(items, keys, workers, pin))
+
+
+def _raise_fatal(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield batches and raise their fatal errors; loading leaves the global random state unchanged."""
     while True:
         with preserved_rng():
             batch = next(batches, None)
         if batch is None:
             return
         if batch.fatal:
-            del batches  # or the error's traceback keeps the workers
+            del batches  # otherwise the traceback would keep the workers alive
             raise UnsmoothError(batch.fatal)
         yield batch
 
 
-def _loader(dataset: Any, workers: int, pin: bool, **how: Any) -> Any:
+def _loader(dataset: Any, workers: int, pin: bool, **options: Any) -> Any:
     return DataLoader(
-        dataset, num_workers=workers, pin_memory=pin, generator=torch.Generator(), **how,
-        # The pictures of a data set are functions, which only a fork can hand on.
+        dataset, num_workers=workers, pin_memory=pin, generator=torch.Generator(), **options,
+        # Data sets hold closures, which cannot be pickled for spawned workers.
         multiprocessing_context="fork" if workers else None,
     )  # fmt: skip
 
 
-def _by_place(items: ItemDataset, keys: Any, workers: int, pin: bool) -> Any:
+def _indexed_loader(items: ItemDataset, keys: Any, workers: int, pin: bool) -> Any:
     return _loader(items, workers, pin, batch_sampler=keys, collate_fn=items.collate, persistent_workers=workers > 0)
 
 
-def _as_it_is(batch: ImageBatch) -> ImageBatch:
+def _identity(batch: ImageBatch) -> ImageBatch:
     return batch

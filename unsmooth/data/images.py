@@ -1,196 +1,242 @@
-"""Images that are read when asked for: by index, or as a stream."""
+"""Sources of images that are decoded on access: by index, or as a stream."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from unsmooth.errors import UnsmoothError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-
-
-THINNEST = 50  # an image more than so many times as long as wide is a strip, not a picture
+MAX_ASPECT = 50  # images with a higher aspect ratio are rejected as broken
 
 
 class ImageReadError(UnsmoothError):
-    """An image that cannot be used, and why."""
+    """An image cannot be used; the message says why."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """A sequence of pictures that are read when asked for: `picture(i)` and, where there are any, `labels(i)`."""
+    """Images that are decoded by index.
+
+    Attributes:
+        name: Name of the data.
+        count: Number of images.
+        load: Decodes image i; raises `ImageReadError` or `OSError` if it is broken.
+        item_name: Name of image i, for messages.
+        labels: Label of image i; None without labels.
+        classes: Class names, if known.
+    """
 
     name: str
     count: int
-    picture: Callable[[int], Image.Image]
-    item: Callable[[int], str]
+    load: Callable[[int], Image.Image]
+    item_name: Callable[[int], str]
     labels: Callable[[int], int] | None = None
     classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Example:
-    """One picture of a stream, not decoded yet."""
+    """One image of a stream, which is decoded by `load`."""
 
-    picture: Callable[[], Image.Image]
+    load: Callable[[], Image.Image]
     label: int
     name: str
 
 
 @dataclass(frozen=True)
 class Stream:
-    """ImageDataset that can only be read from front to back: `examples(seed)` shuffles them, `examples(None)` does not."""
+    """Images that can only be read sequentially.
+
+    Attributes:
+        name: Name of the data.
+        count: Number of images; 0 if unknown.
+        examples: Iterates over all examples, shuffled by a seed, or in order if the seed is None.
+        classes: Class names, if known.
+        labelled: Whether the examples have labels.
+        num_classes: Number of classes, which labels must be below; 0 if unknown.
+        read_labels: Reads the set of labels without the images, if that is possible.
+    """
 
     name: str
-    count: int  # 0: not known
+    count: int
     examples: Callable[[int | None], Iterator[Example]]
     classes: tuple[str, ...] = ()
     labelled: bool = True
-    limit: int = 0  # labels must be below it; 0: not known
-    found: Callable[[], set[int]] | None = None  # reads the labels, where that takes no images
+    num_classes: int = 0
+    read_labels: Callable[[], set[int]] | None = None
 
 
-Source = Images | Stream
+ImageSource = Images | Stream
 
 
-def as_images(source: Source) -> Images:
-    """A stream as images by place: going forward reads on, going back starts anew."""
+def as_images(source: ImageSource) -> Images:
+    """Random access to a source. In a stream, a lower index than the last one restarts from the beginning."""
     if isinstance(source, Images):
         return source
     if not source.count:
-        raise uncounted(source)
-    place, example, rest, process = -1, None, source.examples(None), os.getpid()
+        raise missing_count(source)
+    position, example, rest, process = -1, None, source.examples(None), os.getpid()
 
-    def at(i: int) -> Example:
-        nonlocal place, example, rest, process
-        if i < place or process != os.getpid():  # a forked process would share the place in the file
-            place, example, rest, process = -1, None, source.examples(None), os.getpid()
-        while place < i:
-            place, example = place + 1, next(rest, None)
+    def read(index: int) -> Example:
+        nonlocal position, example, rest, process
+        if index < position or process != os.getpid():  # a forked process would share the position in the file
+            position, example, rest, process = -1, None, source.examples(None), os.getpid()
+        while position < index:
+            position, example = position + 1, next(rest, None)
             if example is None:
-                raise UnsmoothError(f"{source.name} has {place} images, and should have {source.count}")
+                raise UnsmoothError(f"{source.name} has {position} images, fewer than the expected {source.count}")
         assert example is not None
         return example
 
-    return Images(source.name, source.count, lambda i: at(i).picture(), lambda i: at(i).name,
-                  (lambda i: at(i).label) if source.labelled else None, source.classes)  # fmt: skip
+    return Images(source.name, source.count, lambda i: read(i).load(), lambda i: read(i).name,
+                  (lambda i: read(i).label) if source.labelled else None, source.classes)  # fmt: skip
 
 
-def uncounted(stream: Stream) -> UnsmoothError:
+def missing_count(stream: Stream) -> UnsmoothError:
+    """Error for a stream of unknown length."""
     return UnsmoothError(
-        f"{stream.name} does not say how many images it has: write their number behind a |, as in {stream.name}|50000"
+        f"{stream.name} does not specify its number of images. Add it after |, as in {stream.name}|50000"
     )
 
 
-def first_usable(source: Source, channels: int = 3) -> Image.Image:
-    """The first picture that a host can take; an error where there is none."""
+def first_valid_image(source: ImageSource, channels: int = 3) -> Image.Image:
+    """First image that is not broken; raises `UnsmoothError` if there is none."""
     reasons = []
-    for picture, name in _pictures(source):
+    for load, name in _loaders(source):
         try:
-            return for_host(picture(), channels)
+            return convert_channels(load(), channels)
         except (ImageReadError, OSError) as error:
             reasons.append(f"{name}: {error}")
-    first = f": all {len(reasons)} were skipped, the first one {reasons[0]}" if reasons else ""
-    raise UnsmoothError(f"{source.name} gave no image that can be used{first}")
+    first = f": all {len(reasons)} are broken. First: {reasons[0]}" if reasons else ""
+    raise UnsmoothError(f"{source.name} has no valid image{first}")
 
 
-def _pictures(source: Source) -> Iterator[tuple[Callable[[], Image.Image], str]]:
+def _loaders(source: ImageSource) -> Iterator[tuple[Callable[[], Image.Image], str]]:
     if isinstance(source, Stream):
         for example in source.examples(None):
-            yield example.picture, example.name
+            yield example.load, example.name
     else:
         for i in range(source.count):
-            yield (lambda at=i: source.picture(at)), source.item(i)  # type: ignore[misc]
+            yield (lambda index=i: source.load(index)), source.item_name(i)  # type: ignore[misc]
 
 
-def of_array(array: Any, name: str, labels: Any = None) -> Images:
-    """Images from an array of uint8, (N, H, W, C) or (N, H, W)."""
+def images_from_array(array: Any, name: str, labels: Any = None) -> Images:
+    """Images of a uint8 array of shape (N, H, W, C) or (N, H, W)."""
     if array.dtype != np.uint8 or array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] not in (1, 3, 4)):
         raise UnsmoothError(
-            f"{name}: images must be uint8 of shape (N, H, W, C) with 1, 3 or 4 channels, or (N, H, W); "
-            f"these are {array.dtype} of shape {tuple(array.shape)}"
+            f"{name}: images must be uint8 of shape (N, H, W, C) with 1, 3 or 4 channels, or (N, H, W) "
+            f"(got {array.dtype} of shape {tuple(array.shape)})"
         )
     if not len(array):
         raise UnsmoothError(f"{name} holds no images")
     if labels is not None and (labels.shape != (len(array),) or not np.issubdtype(labels.dtype, np.integer)):
         raise UnsmoothError(
-            f"{name}: labels must be whole numbers, one for each of {len(array)} images; these are {labels.dtype} "
-            f"of shape {tuple(labels.shape)}"
+            f"{name}: labels must be {len(array)} integers, one per image (got {labels.dtype} of shape "
+            f"{tuple(labels.shape)})"
         )
 
-    def picture(i: int) -> Image.Image:
+    def load(i: int) -> Image.Image:
         pixels = array[i]
         return Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
 
-    read = None if labels is None else lambda i: int(labels[i])
-    return Images(name, len(array), picture, lambda i: f"{name}[{i}]", read)
+    label = None if labels is None else lambda i: int(labels[i])
+    return Images(name, len(array), load, lambda i: f"{name}[{i}]", label)
 
 
-def spread(total: int, count: int) -> list[int]:
-    """So many places, spread evenly over all: data are often sorted by class."""
-    return [int(place) for place in np.linspace(0, total - 1, min(count, total)).round()]
+def evenly_spaced(total: int, count: int) -> list[int]:
+    """At most `count` indices, evenly spaced over `total`, since data are often sorted by class."""
+    return [int(index) for index in np.linspace(0, total - 1, min(count, total)).round()]
 
 
-def chosen(images: Images, places: Any) -> Images:
-    """Some of the images, by their places."""
-    at = [int(i) for i in places]
+def subset(images: Images, indices: Any) -> Images:
+    """Images at the given indices."""
+    index = [int(i) for i in indices]
     labels = images.labels
     return Images(
-        images.name, len(at), lambda i: images.picture(at[i]), lambda i: images.item(at[i]),
-        None if labels is None else lambda i: labels(at[i]), images.classes,
+        images.name, len(index), lambda i: images.load(index[i]), lambda i: images.item_name(index[i]),
+        None if labels is None else lambda i: labels(index[i]), images.classes,
     )  # fmt: skip
 
 
-def read_picture(file: Path | bytes) -> Image.Image:
-    """A picture file, or its content, as 8-bit: the first frame of an animation, 16-bit grey scaled down."""
+def read_image(file: Path | bytes) -> Image.Image:
+    """Decode an image file, or its content, to 8 bits: the first frame of an animation, 16-bit grey scaled down."""
 
     def read() -> Image.Image:
-        with Image.open(BytesIO(file) if isinstance(file, bytes) else file) as found:
-            found.seek(0)
-            return found.copy()  # which loads it
+        with Image.open(BytesIO(file) if isinstance(file, bytes) else file) as image:
+            image.seek(0)
+            return image.copy()  # decodes it
 
     if not file if isinstance(file, bytes) else file.exists() and file.stat().st_size == 0:
         raise ImageReadError("the file is empty")
-    return whole(read)
+    return decode_image(read)
 
 
-def whole(read: Callable[[], Image.Image]) -> Image.Image:
-    """What `read` gives, loaded and as 8-bit, or `ImageReadError` with the reason."""
+def decode_image(read: Callable[[], Image.Image]) -> Image.Image:
+    """Decode the image that `read` returns to 8 bits; raise `ImageReadError` if it is broken or truncated."""
     try:
-        found = read()
-        found.load()
-        return eight_bit(found)
+        with reject_truncated():
+            image = read()
+            image.load()
+        return to_8bit(image)
     except UnidentifiedImageError as error:
         raise ImageReadError("not an image that Pillow can read") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ImageReadError(str(error) or type(error).__name__) from error
 
 
-def eight_bit(picture: Image.Image) -> Image.Image:
-    """16-bit, 32-bit and floating-point grey as 8-bit grey; everything else as it is."""
-    if picture.mode.startswith("I") or picture.mode == "F":
-        pixels = np.asarray(picture).astype(np.float64)
-        most = pixels.max(initial=0)
-        deep = picture.mode.startswith("I;16") or most > 255
-        top = 65535.0 if deep else 1.0 if picture.mode == "F" and most <= 1 else 255.0
-        return Image.fromarray((pixels.clip(0, top) / top * 255).round().astype(np.uint8))
-    return picture
+class _TruncationFlag:
+    """Pillow's global flag, as it was before the first of the decoders that run at the moment."""
+
+    lock = threading.Lock()
+    decoders = 0
+    previous = False
 
 
-def for_host(picture: Image.Image, channels: int) -> Image.Image:
-    """A picture with the number of channels that a host takes; transparency lies on white."""
-    width, height = picture.size
-    if min(width, height) < 2 or max(width, height) > THINNEST * min(width, height):
-        raise ImageReadError(f"{width} × {height} pixels is a strip, not a picture")
-    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
-        picture = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    return picture.convert({1: "L", 3: "RGB"}[channels])
+@contextmanager
+def reject_truncated() -> Iterator[None]:
+    """Have Pillow raise on truncated images, even if another library set `ImageFile.LOAD_TRUNCATED_IMAGES`."""
+    with _TruncationFlag.lock:
+        if _TruncationFlag.decoders == 0:
+            _TruncationFlag.previous = ImageFile.LOAD_TRUNCATED_IMAGES
+            ImageFile.LOAD_TRUNCATED_IMAGES = False
+        _TruncationFlag.decoders += 1
+    try:
+        yield
+    finally:
+        with _TruncationFlag.lock:
+            _TruncationFlag.decoders -= 1
+            if _TruncationFlag.decoders == 0:
+                ImageFile.LOAD_TRUNCATED_IMAGES = _TruncationFlag.previous
+
+
+def to_8bit(image: Image.Image) -> Image.Image:
+    """Convert 16-bit, 32-bit and floating-point grey to 8-bit grey; return other images unchanged."""
+    if image.mode.startswith("I") or image.mode == "F":
+        pixels = np.asarray(image).astype(np.float64)
+        highest = pixels.max(initial=0)
+        is_16bit = image.mode.startswith("I;16") or highest > 255
+        scale = 65535.0 if is_16bit else 1.0 if image.mode == "F" and highest <= 1 else 255.0
+        return Image.fromarray((pixels.clip(0, scale) / scale * 255).round().astype(np.uint8))
+    return image
+
+
+def convert_channels(image: Image.Image, channels: int) -> Image.Image:
+    """Convert an image to 1 or 3 channels, with transparency blended onto white."""
+    width, height = image.size
+    if min(width, height) < 2 or max(width, height) > MAX_ASPECT * min(width, height):
+        raise ImageReadError(f"an image of {width} × {height} pixels is too narrow")
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert({1: "L", 3: "RGB"}[channels])

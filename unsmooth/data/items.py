@@ -1,4 +1,4 @@
-"""ItemDataset and batches: what every loader yields, whatever the task."""
+"""Protocols of data sets and batches, which every task implements."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from torch import Tensor
 
 
 class Batch(Protocol):
-    """What a collate function makes of items. It stays whole on its way: to a device, into parts."""
+    """Items that a collate function combined.
 
-    images: Tensor  # as the host takes them
-    skipped: dict[str, str]  # broken items that were left out: name and reason
-    fatal: str  # why the run cannot go on, or nothing: a worker cannot raise in words
+    Attributes:
+        images: Images as the host takes them.
+        skipped: Reasons by name of broken items that were skipped.
+        fatal: Error that must stop the run, or "". Workers report errors this way, since a raised one would come
+            with the traceback of the worker.
+    """
+
+    images: Tensor
+    skipped: dict[str, str]
+    fatal: str
 
     def __len__(self) -> int: ...
     def to(self, device: torch.device) -> Self: ...
@@ -24,7 +31,7 @@ class Batch(Protocol):
 
 
 class TensorBatch:
-    """What a dataclass of tensors, each with one entry for an item, needs to be a batch."""
+    """Base of batches that are dataclasses of tensors with one entry per item."""
 
     images: Tensor
     skipped: dict[str, str]
@@ -34,9 +41,10 @@ class TensorBatch:
         return len(self.images)
 
     def to(self, device: torch.device) -> Self:
-        return self._each(lambda value: value.to(device, non_blocking=True))
+        return self._map(lambda value: value.to(device, non_blocking=True))
 
     def parts(self, count: int) -> list[Self]:
+        """Split into at most `count` parts, for gradient accumulation."""
         chunks = {name: value.chunk(count) for name, value in self._tensors().items()}
         return [
             dataclasses.replace(self, **{name: chunk[i] for name, chunk in chunks.items()})  # type: ignore[type-var]
@@ -44,10 +52,10 @@ class TensorBatch:
         ]
 
     def pin_memory(self) -> Self:
-        """For the loader, which pins no class that it does not know."""
-        return self._each(Tensor.pin_memory)
+        """Called by the data loader, which does not know the class."""
+        return self._map(Tensor.pin_memory)
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
         return dataclasses.replace(self, **{name: change(value) for name, value in self._tensors().items()})  # type: ignore[type-var]
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -55,7 +63,10 @@ class TensorBatch:
 
 
 class ItemDataset(Protocol):
-    """Data that is read by place. With a seed an item is augmented, and a broken one gives its turn to the next."""
+    """Data set of items, read by index and seed.
+
+    With a seed, an item is augmented, and a broken one is replaced by the next. Without a seed, it is skipped.
+    """
 
     @property
     def count(self) -> int: ...

@@ -1,7 +1,7 @@
-"""Which image comes when, and which random numbers it meets: functions of the place in a run, and of nothing else.
+"""Order of images and seeds of random numbers, as pure functions of the seed, the epoch and the position.
 
-No random state outlives a step. So a run that was cut goes on as if nothing had happened, the number of workers does
-not matter, and several processes see what one would see.
+No random state is carried from one step to the next. So a resumed run equals an uninterrupted one, and results depend
+neither on the number of workers nor on the number of processes.
 """
 
 from __future__ import annotations
@@ -13,23 +13,18 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-MASK = 2**64 - 1
 ORDER, ITEM, STEP, MIX = range(4)  # streams of random numbers
 
 
-def derive_seed(*place: int) -> int:
-    """63 bits that depend on every number given (splitmix64's finaliser, once for each)."""
-    z = 0
-    for number in place:
-        z = (z + number + 0x9E3779B97F4A7C15) & MASK
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
-        z ^= z >> 31
-    return z >> 1
+def derive_seed(*integers: int) -> int:
+    """Seed of 63 bits that depends on every integer (0 to 2^64 − 1) and on their number."""
+    # Two words per integer: SeedSequence itself pads with zeros and does not separate its integers.
+    words = np.array((len(integers), *integers), dtype=np.uint64).view(np.uint32)
+    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0]) >> 1
 
 
 def seed_everything(seed: int, device: torch.device | None = None) -> None:
-    """Set Python's, NumPy's and torch's generators, which timm's augmentations draw from."""
+    """Seed the global generators of Python, NumPy and torch, which timm's augmentations use."""
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     torch.default_generator.manual_seed(seed)
@@ -39,7 +34,7 @@ def seed_everything(seed: int, device: torch.device | None = None) -> None:
 
 @contextmanager
 def preserved_rng() -> Iterator[None]:
-    """What is done inside leaves Python's, NumPy's and torch's generators (of the CPU) as they were."""
+    """Restore the global generators of Python, NumPy and torch (CPU) on exit."""
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
@@ -50,7 +45,7 @@ def preserved_rng() -> Iterator[None]:
 
 
 def epoch_order(images: int, seed: int, epoch: int, repeats: int = 0) -> list[int]:
-    """The images of one epoch in order; with repeats, each chosen image comes so many times in a row."""
+    """Indices of one epoch in order; with repeats, each drawn image occurs `repeats` times in a row."""
     generator = torch.Generator().manual_seed(derive_seed(ORDER, seed, epoch))
     order = torch.randperm(images, generator=generator)
     if repeats > 1:
@@ -58,12 +53,13 @@ def epoch_order(images: int, seed: int, epoch: int, repeats: int = 0) -> list[in
     return order.tolist()
 
 
-def share(batch: int, rank: int, world: int) -> list[int]:
-    """The places in a batch that a process takes: a slice from the front and its mirror from the back.
+def process_share(batch_size: int, rank: int, world: int) -> list[int]:
+    """Positions in a batch that belong to a process: a slice from the front, and its mirror image from the back.
 
-    Mixup and cutmix pair the first image with the last, the second with the last but one: so pairs stay in one process.
+    Mixup and cutmix pair the first image with the last, the second with the last but one, and so on. This split keeps
+    each pair in one process.
     """
-    half = batch // world // 2
+    half = batch_size // world // 2
     front = list(range(rank * half, (rank + 1) * half))
-    middle = list(range(half * world, batch - half * world))[rank::world]
-    return front + middle + [batch - 1 - place for place in reversed(front)]
+    middle = list(range(half * world, batch_size - half * world))[rank::world]
+    return front + middle + [batch_size - 1 - position for position in reversed(front)]

@@ -1,7 +1,7 @@
-"""Training batches of a stream: positions and seeds of any other data, for images that come in the stream's order.
+"""Training batches of a stream.
 
-Every process and every worker reads the whole stream and decodes only what is its own. So a batch does not depend on
-how many there are, as with data that is read by place.
+Every process and worker reads the whole stream and decodes only its own images. So batches do not depend on the number
+of processes or workers, as with data that are read by index.
 """
 
 from __future__ import annotations
@@ -12,84 +12,68 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from unsmooth.data.datasets import EpochSampler, ImageBatch, ImageDataset, Item, collate
 from unsmooth.data.images import Example, ImageReadError, Stream
-from unsmooth.data.pictures import EpochSampler, ImageBatch, ImageDataset, Item, collate
 from unsmooth.data.sampling import ORDER, derive_seed
 from unsmooth.errors import UnsmoothError
 
 
-class StreamTraining(IterableDataset[Any]):
-    """The batches of an epoch, from a step on. A broken image gives its turn to the next one of its batch."""
+class StreamBatches(IterableDataset[Any]):
+    """Batches of an epoch from a given step on. A broken image is replaced by the next one of its batch."""
 
-    def __init__(self, pictures: ImageDataset, plan: EpochSampler) -> None:
-        self.pictures, self.plan = pictures, plan
+    def __init__(self, dataset: ImageDataset, sampler: EpochSampler) -> None:
+        assert isinstance(dataset.images, Stream)
+        self.dataset, self.sampler, self.stream = dataset, sampler, dataset.images
 
     def __iter__(self) -> Iterator[ImageBatch]:
-        return _in_words(self._steps(self.plan.epoch, self.plan.start))
+        try:
+            yield from self._batches(self.sampler.epoch, self.sampler.start)
+        except UnsmoothError as error:  # raised in a worker, it would come with the traceback of the worker
+            yield collate([Item(None, -1, -1, {}, str(error))])
 
-    def _steps(self, epoch: int, start: int) -> Iterator[ImageBatch]:
-        wanted, stream = self.plan, _stream(self.pictures)
-        worker, workers = _worker()
-        examples = stream.examples(derive_seed(ORDER, wanted.seed, epoch))
-        if wanted.repeats > 1:
-            examples = chain.from_iterable(repeat(example, wanted.repeats) for example in examples)
-        size = wanted.batch_size
-        _forward(examples, start * size, stream)
-        for step in range(start, wanted.steps):
+    def _batches(self, epoch: int, start: int) -> Iterator[ImageBatch]:
+        sampler, size = self.sampler, self.sampler.batch_size
+        info = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        examples = self.stream.examples(derive_seed(ORDER, sampler.seed, epoch))
+        if sampler.repeats > 1:
+            examples = chain.from_iterable(repeat(example, sampler.repeats) for example in examples)
+        self._skip(examples, start * size)
+        for step in range(start, sampler.steps):
             if (step - start) % workers != worker:
-                _forward(examples, size, stream)
+                self._skip(examples, size)
                 continue
             batch = list(islice(examples, size))
-            _check_length(len(batch), size, stream)
-            yield collate([self._item(batch, epoch, position) for position in wanted.positions(step)])
+            self._check_length(len(batch), size)
+            yield collate([self._item(batch, epoch, position) for position in sampler.positions(step)])
 
     def _item(self, batch: list[Example], epoch: int, position: int) -> Item:
-        seed, skipped = self.plan.item_seed(epoch, position), dict[str, str]()
-        for turn in range(len(batch)):
-            at = (position + turn) % len(batch)
-            item = _read(self.pictures, batch[at], position - position % len(batch) + at, seed)
+        seed, skipped = self.sampler.item_seed(epoch, position), dict[str, str]()
+        for offset in range(len(batch)):
+            i = (position + offset) % len(batch)
+            item = self._read(batch[i], position - position % len(batch) + i, seed)
             skipped |= item.skipped
             if item.image is not None or item.fatal:
                 return item._replace(skipped=skipped)
-        name = self.pictures.images.name
-        return Item(None, -1, position, skipped, f"{name}: all {len(batch)} images of a batch are broken")
+        return Item(None, -1, position, skipped, f"{self.stream.name}: all {len(batch)} images of a batch are broken")
 
+    def _read(self, example: Example, index: int, seed: int) -> Item:
+        classes = self.stream.num_classes
+        if classes and not 0 <= example.label < classes:
+            reason = f"{example.name} has label {example.label}, but there are {classes} classes (0 to {classes - 1})"
+            return Item(None, -1, index, {}, f"{self.stream.name}: {reason}")
+        try:
+            return Item(self.dataset.to_tensor(example.load(), seed), example.label, index, {})
+        except (ImageReadError, OSError) as error:
+            if self.dataset.strict:
+                return Item(None, -1, index, {}, self.dataset.strict_error(example.name, error))
+            return Item(None, -1, index, {example.name: str(error)})
 
-def _read(pictures: ImageDataset, example: Example, place: int, seed: int) -> Item:
-    stream = _stream(pictures)
-    if stream.limit and not 0 <= example.label < stream.limit:
-        reason = f"{example.name} has the label {example.label}, and there are {stream.limit} classes"
-        return Item(None, -1, place, {}, f"{stream.name}: {reason} (0 to {stream.limit - 1})")
-    try:
-        return Item(pictures.tensor(example.picture(), seed), example.label, place, {})
-    except (ImageReadError, OSError) as error:
-        if pictures.strict:
-            return Item(None, -1, place, {}, pictures.refusal(example.name, error))
-        return Item(None, -1, place, {example.name: str(error)})
+    def _skip(self, examples: Iterator[Example], count: int) -> None:
+        self._check_length(sum(1 for _ in islice(examples, count)), count)
 
-
-def _forward(examples: Iterator[Example], count: int, stream: Stream) -> None:
-    _check_length(sum(1 for _ in islice(examples, count)), count, stream)
-
-
-def _check_length(found: int, wanted: int, stream: Stream) -> None:
-    if found < wanted:
-        raise UnsmoothError(f"{stream.name} ended before its {stream.count} images: correct their number, behind a |")
-
-
-def _in_words(batches: Iterator[ImageBatch]) -> Iterator[ImageBatch]:
-    """What the stream cannot read, as a batch that says so: errors of a worker come with its whole traceback."""
-    try:
-        yield from batches
-    except UnsmoothError as error:
-        yield collate([Item(None, -1, -1, {}, str(error))])
-
-
-def _stream(pictures: ImageDataset) -> Stream:
-    assert isinstance(pictures.images, Stream)
-    return pictures.images
-
-
-def _worker() -> tuple[int, int]:
-    info = get_worker_info()
-    return (0, 1) if info is None else (info.id, info.num_workers)
+    def _check_length(self, length: int, expected: int) -> None:
+        if length < expected:
+            raise UnsmoothError(
+                f"{self.stream.name} ended before its {self.stream.count} images. Correct the number after |"
+            )

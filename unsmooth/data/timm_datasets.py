@@ -1,4 +1,4 @@
-"""Data sets by their timm names."""
+"""timm data sets with random access: those of torchvision and of Hugging Face."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from PIL import Image
 
 from unsmooth.data import streams
-from unsmooth.data.images import Images, Source, read_picture, whole
-from unsmooth.data.timm_names import DataName, columns, hf_picture, opened, parse_name
+from unsmooth.data.images import Images, ImageSource, decode_image, read_image
+from unsmooth.data.timm_names import DataName, find_columns, open_or_raise, parse_name, read_hf_image
 from unsmooth.errors import UnsmoothError
 
-NEEDS = {  # by prefix: a package, how to get it
+PACKAGES = {  # by prefix: package, and how to install it
     "torch": ("torchvision", "pip install torchvision"),
     "hfds": ("datasets", "pip install datasets"),
     "hfids": ("datasets", "pip install datasets"),
@@ -24,88 +24,88 @@ NEEDS = {  # by prefix: a package, how to get it
 }
 
 
-ROOTED = {  # those that have no place of their own: what --data-dir is to be
-    "torch": "the folder that torchvision put it into",
-    "wds": "the folder or address of the shards",
+ROOTS = {  # by prefix: what --data-dir must be, for data sets without a default location
+    "torch": "the folder of the torchvision data set",
+    "wds": "the folder or URL of the shards",
 }
 
 
-def open_timm(text: str, root: str | Path | None = None) -> Source:
-    """A data set by timm's name for it."""
-    wanted = parse_name(text)
-    package, remedy = NEEDS[wanted.prefix]
+def open_timm(text: str, root: str | Path | None = None) -> ImageSource:
+    """Open a data set by its timm name."""
+    name = parse_name(text)
+    package, install = PACKAGES[name.prefix]
     if find_spec(package) is None:
-        raise UnsmoothError(f"{text} needs the package {package}, which is not here: {remedy}")
-    if root is None and wanted.prefix in ROOTED:
-        raise UnsmoothError(f"{text}: give {ROOTED[wanted.prefix]} with --data-dir")
-    openers: dict[str, Callable[[DataName, str | None], Source]] = {
-        "torch": _torchvision, "hfds": _hugging_face, "wds": streams.shards, "hfids": streams.hugging_face,
-        "tfds": streams.tensorflow,
+        raise UnsmoothError(f"{text} needs the package {package}. {install}")
+    if root is None and name.prefix in ROOTS:
+        raise UnsmoothError(f"{text} needs --data-dir: {ROOTS[name.prefix]}")
+    openers: dict[str, Callable[[DataName, str | None], ImageSource]] = {
+        "torch": _open_torchvision, "hfds": _open_hugging_face, "wds": streams.open_webdataset,
+        "hfids": streams.open_hf_stream, "tfds": streams.open_tfds,
     }  # fmt: skip
-    return openers[wanted.prefix](wanted, None if root is None else str(root))
+    return openers[name.prefix](name, None if root is None else str(root))
 
 
-def _torchvision(wanted: DataName, root: str | None) -> Images:
+def _open_torchvision(name: DataName, root: str | None) -> Images:
     from timm import data
 
     assert root is not None
-    dataset: Any = opened(
-        wanted.text,
-        lambda: data.create_dataset(f"torch/{wanted.name}", root, wanted.split or "validation", download=False),
+    dataset: Any = open_or_raise(
+        name.text,
+        lambda: data.create_dataset(f"torch/{name.name}", root, name.split or "validation", download=False),
     )
-    if wanted.name in ("image_folder", "folder") and wanted.split and Path(dataset.root) == Path(root):
-        # timm then takes the whole folder, with the names of its splits as classes.
-        raise UnsmoothError(f"{wanted.text}: {root} has no folder {wanted.split}")
-    classes = tuple(c if isinstance(c, str) else ", ".join(c) for c in _names(dataset))
+    if name.name in ("image_folder", "folder") and name.split and Path(dataset.root) == Path(root):
+        # timm would take the whole folder, with the names of its splits as classes.
+        raise UnsmoothError(f"{name.text}: {root} has no folder {name.split}")
+    classes = tuple(c if isinstance(c, str) else ", ".join(c) for c in _class_names(dataset))
     files = getattr(dataset, "samples", None) or getattr(dataset, "imgs", None)
     if files and isinstance(files[0][0], str):
         top = Path(dataset.root)
-        marks = np.array([label for _, label in files])
+        labels = np.array([label for _, label in files])
 
-        def item(i: int) -> str:
+        def item_name(i: int) -> str:
             path = Path(files[i][0])
             return path.relative_to(top).as_posix() if path.is_relative_to(top) else str(path)
 
-        return Images(wanted.text, len(files), lambda i: read_picture(Path(files[i][0])), item, lambda i: int(marks[i]),
-                      classes)  # fmt: skip
+        return Images(name.text, len(files), lambda i: read_image(Path(files[i][0])), item_name,
+                      lambda i: int(labels[i]), classes)  # fmt: skip
 
-    def picture(i: int) -> Image.Image:
-        return whole(lambda: dataset[i][0])
+    def load(i: int) -> Image.Image:
+        return decode_image(lambda: dataset[i][0])
 
-    return Images(wanted.text, len(dataset), picture, lambda i: f"{wanted.text}[{i}]", _targets(dataset), classes)
+    return Images(name.text, len(dataset), load, lambda i: f"{name.text}[{i}]", _targets(dataset), classes)
 
 
-def _names(dataset: Any) -> Iterable[Any]:
+def _class_names(dataset: Any) -> Iterable[Any]:
     return getattr(dataset, "classes", None) or getattr(dataset, "all_categories", None) or ()
 
 
 def _targets(dataset: Any) -> Callable[[int], int]:
-    """The labels of a data set of torchvision, from where it keeps them."""
-    kept = getattr(dataset, "targets", None)
-    if kept is not None:
-        marks = np.asarray(kept)
-        marks = marks if marks.ndim == 1 else marks[:, 0]  # QMNIST keeps more about each digit; its class is first
-        return lambda i: int(marks[i])
+    """Label of image i of a torchvision data set."""
+    targets = getattr(dataset, "targets", None)
+    if targets is not None:
+        labels = np.asarray(targets)
+        labels = labels if labels.ndim == 1 else labels[:, 0]  # QMNIST has several columns; the first is the class
+        return lambda i: int(labels[i])
     if getattr(dataset, "target_type", None) == ["full"]:  # iNaturalist
         index = dataset.index
         return lambda i: int(index[i][0])
-    return lambda i: int(dataset[i][1])  # reads the image too: there is no other way
+    return lambda i: int(dataset[i][1])  # decodes the image too, since there is no other way
 
 
-def _hugging_face(wanted: DataName, root: str | None) -> Images:
+def _open_hugging_face(name: DataName, root: str | None) -> Images:
     import datasets
 
-    split = wanted.split or "validation"
-    table: Any = opened(wanted.text, lambda: datasets.load_dataset(wanted.name, split=split, cache_dir=root))
-    image, label, classes = columns(wanted.text, table.features)
+    split = name.split or "validation"
+    table: Any = open_or_raise(name.text, lambda: datasets.load_dataset(name.name, split=split, cache_dir=root))
+    image, label, classes = find_columns(name.text, table.features)
     table = table.cast_column(image, datasets.Image(decode=False))
-    marks = None if label is None else np.asarray(table[label][:])
+    labels = None if label is None else np.asarray(table[label][:])
 
-    def item(i: int) -> str:
+    def item_name(i: int) -> str:
         path = table[i][image]["path"]
-        return f"{wanted.text}[{i}]" + (f" ({Path(path).name})" if path else "")
+        return f"{name.text}[{i}]" + (f" ({Path(path).name})" if path else "")
 
     return Images(
-        wanted.text, len(table), lambda i: hf_picture(table[i][image]), item,
-        None if marks is None else lambda i: int(marks[i]), classes,
+        name.text, len(table), lambda i: read_hf_image(table[i][image]), item_name,
+        None if labels is None else lambda i: int(labels[i]), classes,
     )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Data sets by timm's names, PREFIX/NAME@SPLIT: torchvision's and Hugging Face's by place, the others as streams.
+"""timm data set names, PREFIX/NAME@SPLIT, and helpers to open them.
 
-timm spells the names and finds the files of torchvision's sets and of shards. Images are decoded here, not by timm's
-readers: those hand out another image, with its label, where one is broken.
+timm finds the files of torchvision data sets and of shards. Images are decoded here, since timm's readers silently
+return another image, with its label, in place of a broken one.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ from typing import Any, TypeVar
 
 from PIL import Image
 
-from unsmooth.data.images import read_picture, whole
+from unsmooth.data.images import decode_image, read_image
 from unsmooth.errors import UnsmoothError
 
-Opened = TypeVar("Opened")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class DataName:
-    """A data string, taken apart: hfids/imagenet-1k@train|1281167|1000."""
+    """Parsed name, for instance hfids/imagenet-1k@train|1281167|1000."""
 
     text: str
     prefix: str
     name: str
-    split: str  # "": not given
-    count: int  # of images; 0: not given
-    classes: int  # the same
+    split: str  # "" if not given
+    count: int  # of images; 0 if not given
+    classes: int  # 0 if not given
 
 
 def parse_name(text: str) -> DataName:
+    """Parse PREFIX/NAME@SPLIT|IMAGES|CLASSES."""
     rest, *numbers = text.split("|")
     if len(numbers) > 2 or not all(number == "" or number.isdecimal() for number in numbers):
         raise UnsmoothError(
-            f"{text}: behind | stand the numbers of images and of classes, NAME|50000|1000 or NAME||1000"
+            f"{text}: invalid numbers after |. Use NAME|IMAGES|CLASSES, as in NAME|50000|1000 or NAME||1000"
         )
     count, classes = [int(number or 0) for number in (*numbers, "", "")[:2]]
     prefix, _, rest = rest.partition("/")
@@ -43,8 +44,8 @@ def parse_name(text: str) -> DataName:
     return DataName(text, prefix, name, split, count, classes)
 
 
-def opened(text: str, build: Callable[[], Opened]) -> Opened:
-    """What `build` gives; every library has its own errors for what it cannot open."""
+def open_or_raise(text: str, build: Callable[[], T]) -> T:
+    """Result of `build`, with the errors of any library turned into `UnsmoothError`."""
     try:
         return build()
     except UnsmoothError:
@@ -54,33 +55,33 @@ def opened(text: str, build: Callable[[], Opened]) -> Opened:
         raise UnsmoothError(f"timm cannot open the data set {text!r}: {first[:300]}") from error
 
 
-def columns(text: str, features: Any) -> tuple[str, str | None, tuple[str, ...]]:
-    """The columns of images and of labels in a table of Hugging Face, and the names of the classes."""
+def find_columns(text: str, features: Any) -> tuple[str, str | None, tuple[str, ...]]:
+    """Image column, label column and class names of a Hugging Face table."""
     from datasets import ClassLabel, Image, Value
 
-    def choose(kind: Any, usual: str) -> str | None:
-        fit = [name for name, feature in features.items() if isinstance(feature, kind)]
-        return usual if usual in fit else fit[0] if len(fit) == 1 else None
+    def find(kind: Any, default: str) -> str | None:
+        names = [name for name, feature in features.items() if isinstance(feature, kind)]
+        return default if default in names else names[0] if len(names) == 1 else None
 
-    image = choose(Image, "image")
+    image = find(Image, "image")
     if image is None:
         raise UnsmoothError(
-            f"{text} has no column `image` and no other single one of images, but {', '.join(features)}"
+            f"{text} has no column `image` and not exactly one image column (got {', '.join(features)})"
         )
-    label = choose(ClassLabel, "label")
+    label = find(ClassLabel, "label")
     if label is not None:
         return image, label, tuple(features[label].names)
-    plain = features.get("label")
-    whole_number = isinstance(plain, Value) and plain.dtype.startswith(("int", "uint"))
-    return image, "label" if whole_number else None, ()
+    feature = features.get("label")
+    is_integer = isinstance(feature, Value) and feature.dtype.startswith(("int", "uint"))
+    return image, "label" if is_integer else None, ()
 
 
-def hf_picture(found: dict[str, Any]) -> Image.Image:
-    """A picture from a column that is not decoded."""
-    if found.get("bytes") is not None:
-        return read_picture(found["bytes"])
-    if "://" in found["path"]:  # of files that are fetched one by one
+def read_hf_image(cell: dict[str, Any]) -> Image.Image:
+    """Decode a cell of an image column."""
+    if cell.get("bytes") is not None:
+        return read_image(cell["bytes"])
+    if "://" in cell["path"]:  # files that are fetched one by one
         from datasets import Image as Decoder
 
-        return whole(lambda: Decoder().decode_example(found))
-    return read_picture(Path(found["path"]))
+        return decode_image(lambda: Decoder().decode_example(cell))
+    return read_image(Path(cell["path"]))

@@ -1,4 +1,4 @@
-"""From a picture to what a host takes: its own size, crop, mean and deviation, by timm's transforms."""
+"""timm transforms with the input size, crop, mean and standard deviation of a host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unsmooth.hosts.inputs import image_size
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a host wants its images: read from timm's settings of it, timm's defaults for hosts of other libraries."""
+    """Preprocessing of a host: from its timm configuration, or timm's defaults for hosts of other libraries."""
 
     size: tuple[int, int, int]
     mean: tuple[float, ...]
@@ -23,8 +23,8 @@ class Preprocessing:
     crop_pct: float
     crop_mode: str | None
 
-    def evaluation(self) -> Any:
-        """timm's transform for evaluation; a picture that has the host's size already is taken as it is."""
+    def eval_transform(self) -> Any:
+        """timm's evaluation transform; images that have the input size already are not cropped."""
         from timm import data
 
         def pipeline(**crop: Any) -> Any:
@@ -33,17 +33,17 @@ class Preprocessing:
                 interpolation=self.interpolation, **crop,
             )  # fmt: skip
 
-        usual = pipeline(crop_pct=self.crop_pct, crop_mode=self.crop_mode)
-        whole = pipeline(crop_pct=1.0)
+        cropped = pipeline(crop_pct=self.crop_pct, crop_mode=self.crop_mode)
+        uncropped = pipeline(crop_pct=1.0)
 
-        def transform(picture: Image.Image) -> Tensor:
-            tensor: Tensor = (whole if picture.size == self.size[:0:-1] else usual)(picture)
+        def transform(image: Image.Image) -> Tensor:
+            tensor: Tensor = (uncropped if image.size == self.size[:0:-1] else cropped)(image)
             return tensor
 
         return transform
 
-    def training(self, **augmentation: Any) -> Any:
-        """timm's transform for training; `augmentation` is what `timm.data.create_transform` takes."""
+    def train_transform(self, **augmentation: Any) -> Any:
+        """timm's training transform; `augmentation` holds arguments of `timm.data.create_transform`."""
         from timm import data
 
         try:
@@ -53,7 +53,9 @@ class Preprocessing:
             )  # fmt: skip
         except (AssertionError, KeyError, ValueError) as error:
             policy = augmentation.get("auto_augment")
-            raise UnsmoothError(f"timm cannot augment by {policy!r}: {error or type(error).__name__}") from error
+            raise UnsmoothError(
+                f"timm cannot build the augmentation {policy!r}: {error or type(error).__name__}"
+            ) from error
         for step in pipeline.transforms:
             policies = [op for policy in getattr(step, "policy", ()) for op in policy]
             for op in (*getattr(step, "ops", ()), *policies):
@@ -62,24 +64,24 @@ class Preprocessing:
         return pipeline
 
 
-def posterize(picture: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
-    """timm's, which may ask for 0 bits: black, where newer versions of Pillow raise."""
+def posterize(image: Image.Image, bits_to_keep: int, **_: Any) -> Image.Image:
+    """timm's posterize, which may use 0 bits: black, where newer versions of Pillow raise."""
     from timm.data import auto_augment
 
     if bits_to_keep < 1:
-        return Image.new(picture.mode, picture.size)
-    return auto_augment.posterize(picture, bits_to_keep)
+        return Image.new(image.mode, image.size)
+    return auto_augment.posterize(image, bits_to_keep)
 
 
 def preprocessing(model: nn.Module, side: int = 0) -> Preprocessing:
-    """How a host wants its images; `side` is for a host that takes any size."""
+    """Preprocessing of a host; `side` replaces the input size of hosts that accept any."""
     from timm import data
 
     size = image_size(model)
     if side:
         size = (size[0], side, side)
     if size[0] not in (1, 3):
-        raise UnsmoothError(f"this host takes {size[0]} channels, and pictures have 1 or 3; give it a tensor of floats")
+        raise UnsmoothError(f"the host takes {size[0]} channels, but image files have 1 or 3. Use a float tensor")
     config = data.resolve_data_config(
         {"input_size": size}, pretrained_cfg=dict(getattr(model, "pretrained_cfg", None) or {})
     )

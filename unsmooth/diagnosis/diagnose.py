@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from unsmooth._version import __version__
-from unsmooth.data.image_batches import LIMIT, ImageBatches, NamedImages, Source, image_batches
+from unsmooth.data.image_batches import LIMIT, ImageBatches, ImageInput, NamedImages, image_batches
 from unsmooth.diagnosis import registry
 from unsmooth.diagnosis.learned import learned
 from unsmooth.diagnosis.measure import Measurements, measure, measure_model
@@ -41,7 +41,7 @@ Progress = Callable[[int, int | None], None]  # images done, images in all if kn
 
 def diagnose(
     model: nn.Module | str | Path,
-    images: Source = None,
+    images: ImageInput = None,
     vitals: str | Iterable[str] | None = None,
     blocks: str | None = None,
     *,

@@ -35,7 +35,7 @@ def samples(
     images = batch.images[:count]
     size = images.shape[-2:]
     found: list[dict[str, Any]] = [
-        {"name": name, "picture": _data_uri(feed.picture(image)), "blocks": {}}
+        {"name": name, "picture": _data_uri(feed.to_pixels(image)), "blocks": {}}
         for image, name in zip(images, batch.names, strict=False)
     ]
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from unsmooth._version import __version__
 from unsmooth.data.batches import evaluation_batches
+from unsmooth.data.datasets import ImageDataset
 from unsmooth.data.images import Images, Stream
-from unsmooth.data.pictures import ImageDataset
 from unsmooth.data.transforms import Preprocessing, preprocessing
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation import cost, robustness
@@ -90,7 +90,7 @@ def evaluate(
     found = [source.limited(limit) for source in found]
 
     begun = time.time()
-    transform, changes = wanted.evaluation(), _changes(built, shares, steps, wanted)
+    transform, changes = wanted.eval_transform(), _changes(built, shares, steps, wanted)
     total = sum(source.images.count for source in found)
     done = 0
 

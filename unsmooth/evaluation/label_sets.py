@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from functools import cache
 
-from unsmooth.data.images import Images, chosen
+from unsmooth.data.images import Images, subset
 from unsmooth.errors import UnsmoothError
 
 CLASSES = 1000
@@ -82,7 +82,7 @@ def with_real_labels(images: Images) -> tuple[Images, list[frozenset[int]]]:
     """The images that have reassessed labels, and these labels by place. They are found by file name alone."""
     places, accepted = [], []
     for i in range(images.count):
-        name = images.item(i)
+        name = images.item_name(i)
         found = VALIDATION_NAME.search(name.rsplit("/", 1)[-1])
         key = f"ILSVRC2012_val_{found[1]}.JPEG" if found else ""
         if key not in real_labels():
@@ -95,4 +95,4 @@ def with_real_labels(images: Images) -> tuple[Images, list[frozenset[int]]]:
             accepted.append(frozenset(labels))
     if not places:
         raise UnsmoothError(f"none of the {images.count} images of {images.name} has a label in ReaL")
-    return replace(chosen(images, places), labels=lambda i: min(accepted[i]), classes=()), accepted
+    return replace(subset(images, places), labels=lambda i: min(accepted[i]), classes=()), accepted

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from unsmooth.data.images import SUFFIXES, Images, Stream, as_images, chosen, spread
+from unsmooth.data.images import SUFFIXES, Images, Stream, as_images, evenly_spaced, subset
 from unsmooth.data.sources import TIMM_PREFIXES, open_images, read_npz
 from unsmooth.data.splits import VALIDATION, open_splits
 from unsmooth.errors import UnsmoothError
@@ -40,9 +40,9 @@ class Source:
         """At most so many images, spread over the data, which is often sorted by class."""
         if limit is None or limit >= self.images.count:
             return self
-        places = spread(self.images.count, limit)
+        places = evenly_spaced(self.images.count, limit)
         accepted = None if self.accepted is None else [self.accepted[i] for i in places]
-        return replace(self, images=chosen(self.images, places), accepted=accepted)
+        return replace(self, images=subset(self.images, places), accepted=accepted)
 
 
 def validation(source: str | Path | Images | Stream, classes: int, root: str | Path | None = None) -> Source:

@@ -63,7 +63,7 @@ def _arm(
     results = []
     for seed in range(request.seeds or scale.seeds):
         folder = request.folder(group) / TrialArm(spec, "").slug / f"seed{seed}"
-        given = {"seed": seed, "recipe": scale.recipe, "overrides": request.fields(experiment, group)}
+        given = {"seed": seed, "recipe": scale.recipe, **request.fields(experiment, group)}
         if experiment.finetune:
             results.append(_tuned(experiment, arm, spec, data, folder, given, request))
         else:

@@ -81,7 +81,7 @@ def _start(experiment: Experiment, group: Group, request: RunRequest) -> Path | 
     folder = request.folder(group) / "start"
     request.on_stage(f"training {group.small} to start from")
     overrides = {**experiment.small.overrides, **request.overrides}
-    train(group.small, request.images(experiment), recipe=experiment.small.recipe, overrides=overrides, out=folder,
+    train(group.small, request.images(experiment), recipe=experiment.small.recipe, **overrides, out=folder,
           data_dir=request.data_dir, device=request.device)  # fmt: skip
     return folder / "last"
 

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from unsmooth.data.images import spread
+from unsmooth.data.images import evenly_spaced
 from unsmooth.report.measures import MEASURES, written
 
 SHOWN = 5  # places along a curve
@@ -49,7 +49,7 @@ def _curves(group: Row) -> list[Table_]:
         chosen = [(row["name"], label, _at(curve)) for row in group["rows"] for label, curve in row["curves"].items()
                   if curve["by"] == by]  # fmt: skip
         places = sorted({place for _, _, values in chosen for place in values})
-        shown = [places[i] for i in spread(len(places), SHOWN)]
+        shown = [places[i] for i in evenly_spaced(len(places), SHOWN)]
         lines = [
             [name, label, *(f"{values[p]:.3g}".replace("-", "−") if p in values else "–" for p in shown)]
             for name, label, values in chosen

@@ -1,1 +1,1 @@
-"""What a run can learn besides classification: one package for each task."""
+"""Tasks that a model can be trained for, one package per task."""

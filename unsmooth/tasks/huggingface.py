@@ -1,10 +1,10 @@
-"""Task models of Hugging Face: their configuration from a spec, remedies on their backbone, their folder.
+"""Hugging Face models of tasks: configuration from a spec, remedies on the backbone, saving and loading.
 
-    DIR/config.json          the configuration, as transformers writes it
-    DIR/model.safetensors    every tensor of the state dict
-    DIR/TASK.json            the remedies with their options, versions
+    DIR/config.json          configuration, as transformers writes it
+    DIR/model.safetensors    all tensors of the state dict
+    DIR/TASK.json            remedies with their options, versions
 
-A folder without learned remedies is one that transformers' own `from_pretrained` reads too. Nothing is pickled.
+Folders without remedy parameters can also be read by `from_pretrained` of transformers. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -35,48 +35,48 @@ FORMAT = 1
 
 
 def read_spec(task: str, kind: str, text: str) -> ModelSpec:
-    """A spec whose host is of Hugging Face and whose remedies exist, with options that they have."""
+    """Parse a spec and check that its host is of Hugging Face, and its remedies and their options exist."""
     spec = parse(text)
     if spec.host is None or not spec.host.name.startswith("hf:"):
-        raise UnsmoothError(f"{task} trains hf:{kind}, not {spec.host}; write hf:{kind}(…)+remedy, or hf:FOLDER")
+        raise UnsmoothError(f"the task {task} needs hf:{kind} (got {spec.host}). Use hf:{kind}(…)+remedy or hf:FOLDER")
     for part in spec.remedies:
         remedies.options_of(part)
     return spec
 
 
 def config_of(task: str, kind: str, host: SpecItem) -> Any:
-    """The configuration that a spec's host stands for; only an empty shell is built."""
+    """Configuration of the host of a spec, from a model on the meta device."""
     with torch.device("meta"):
-        shell: Any = create_host(host)
-    config = shell.config
+        model: Any = create_host(host)
+    config = model.config
     if config.model_type != kind:
-        raise UnsmoothError(f"{task} trains hf:{kind}, and {host} is of the type {config.model_type}")
+        raise UnsmoothError(f"the task {task} needs hf:{kind} (got {host} of type {config.model_type})")
     return config
 
 
 def model_class(name: str) -> Any:
-    """A class of transformers, which is an extra."""
+    """A class of transformers, by name."""
     try:
         import transformers
     except ImportError as error:
-        raise UnsmoothError("Hugging Face hosts need an extra: pip install 'unsmooth[hf]'") from error
+        raise UnsmoothError("Hugging Face hosts need transformers. pip install 'unsmooth[hf]'") from error
     return getattr(transformers, name)
 
 
-def treat(backbone: nn.Module, spec: ModelSpec, example: Example | None = None) -> None:
-    """Put a spec's remedies on the backbone of a task model, which keeps the record of them."""
+def apply_remedies(backbone: nn.Module, spec: ModelSpec, example: Example | None = None) -> None:
+    """Apply the remedies of a spec to the backbone of a task model."""
     backbone.__dict__[RECORD] = Record(spec.host)
     for part in spec.remedies:
         apply(backbone, part, example=example)
 
 
 def write_folder(model: Any, backbone: nn.Module, task: str, folder: Path, about: Mapping[str, Any]) -> None:
-    """Write a task model; `about` is what else its TASK.json says."""
+    """Save a task model; `about` holds further entries of TASK.json."""
     check_unwrapped(model)
     spec = applied(backbone)
-    written = {
-        "format": FORMAT, "task": task, "spec": str(spec), "host": _written(spec.host),
-        "remedies": [_written(part) for part in spec.remedies], **about,
+    content = {
+        "format": FORMAT, "task": task, "spec": str(spec), "host": _item_json(spec.host),
+        "remedies": [_item_json(part) for part in spec.remedies], **about,
         "versions": {"unsmooth": __version__, "torch": torch.__version__},
     }  # fmt: skip
     model.config.architectures = [type(model).__name__]
@@ -87,7 +87,7 @@ def write_folder(model: Any, backbone: nn.Module, task: str, folder: Path, about
         replace_files({
             folder / WEIGHTS: lambda path: save_file(tensors, path, metadata={"format": "pt"}),
             folder / CONFIG: lambda path: path.write_text(config, encoding="utf-8"),
-            folder / f"{task}.json": lambda path: path.write_text(json.dumps(written, indent=2) + "\n", "utf-8"),
+            folder / f"{task}.json": lambda path: path.write_text(json.dumps(content, indent=2) + "\n", "utf-8"),
         })  # fmt: skip
     except (OSError, SafetensorError) as error:
         raise UnsmoothError(f"cannot write to {folder}: {error}") from error
@@ -96,30 +96,32 @@ def write_folder(model: Any, backbone: nn.Module, task: str, folder: Path, about
 def read_folder(
     folder: str | Path, task: str, config_class: str, make: Callable[[Any, ModelSpec], nn.Module]
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """A task model as it was written, and its TASK.json; `make` builds and treats one from a configuration."""
+    """Load a task model and its TASK.json; `make` builds the model from a configuration and a spec."""
     folder = Path(folder)
     about = _read_json(folder / f"{task}.json")
     if about.get("format") != FORMAT or about.get("task") != task:
-        raise UnsmoothError(f"{folder / f'{task}.json'} is not of a model of {task} that this version reads")
+        raise UnsmoothError(
+            f"{folder / f'{task}.json'} is not of a {task} model that this version of unsmooth can read"
+        )
     try:
         host, *parts = (SpecItem(part["name"], dict(part["options"])) for part in (about["host"], *about["remedies"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise UnsmoothError(f"{folder / f'{task}.json'} does not say which remedies are on the model") from error
+        raise UnsmoothError(f"{folder / f'{task}.json'} does not list the remedies of the model") from error
     config = model_class(config_class).from_dict(_read_json(folder / CONFIG))
     model = make(config, ModelSpec(host, tuple(parts)))
     return load(folder / WEIGHTS, model), about
 
 
-def _written(part: SpecItem | None) -> dict[str, Any]:
-    assert part is not None  # `treat` named the host
+def _item_json(part: SpecItem | None) -> dict[str, Any]:
+    assert part is not None  # set by `apply_remedies`
     return {"name": part.name, "options": dict(part.options)}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UnsmoothError(f"{path.parent} holds no {path.name}: it was not written by this task") from error
+        raise UnsmoothError(f"{path.parent} holds no {path.name}. Use a folder that this task saved") from error
     except (OSError, ValueError) as error:
         raise UnsmoothError(f"cannot read {path}: {error}") from error
-    return found
+    return content

@@ -1,4 +1,4 @@
-"""The model of a run: built for its data, with the recipe's regularisation, from scratch or from any checkpoint."""
+"""Build the model of a run: for the classes of its data, with the recipe's regularisation, and initial weights."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.record import PREFIX
 from unsmooth.surgery.storage import fill_for_tuning, load
 
-# What each library calls the number of classes, dropout and stochastic depth.
-WORDS: dict[str, dict[str, tuple[str, ...]]] = {
+# Names of the options for the number of classes, dropout and stochastic depth, by library.
+OPTION_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     "timm": {
         "classes": ("num_classes",), "dropout": ("pos_drop_rate", "proj_drop_rate"), "drop_path": ("drop_path_rate",),
     },
@@ -28,8 +28,8 @@ WORDS: dict[str, dict[str, tuple[str, ...]]] = {
     "torchvision": {"classes": ("num_classes",), "dropout": ("dropout",), "drop_path": ("stochastic_depth_prob",)},
 }  # fmt: skip
 
-# Tokens and positions, which timm's hosts ask not to decay and those of other libraries do not speak of.
-POSITIONS = (
+# Tokens and position embeddings, which timm hosts exclude from weight decay and other libraries do not mention.
+UNDECAYED = (
     "class_token", "cls_token", "dist_token", "distillation_token", "mask_token", "pos_embed", "pos_embedding",
     "position_embeddings", "reg_token", "register_tokens",
 )  # fmt: skip
@@ -43,7 +43,19 @@ def build(
     checkpoint: str | Path | None = None,
     pretrained: bool = False,
 ) -> nn.Module:
-    """A model to train. The same host and seed give the same starting weights, whatever remedies are on it."""
+    """Build a model to train. Initial weights depend on the host and the seed, not on the remedies.
+
+    Args:
+        spec: Model spec.
+        classes: Number of classes.
+        recipe: Recipe, for dropout and stochastic depth.
+        seed: Seed of the initial weights.
+        checkpoint: Weights to start from; a head for other classes is replaced, with a warning.
+        pretrained: Whether to start from the library's pretrained weights.
+
+    Returns:
+        The model on the CPU.
+    """
     parsed = parse(spec)
     options = _host_options(parsed, classes, recipe)
     torch.manual_seed(seed)
@@ -52,75 +64,75 @@ def build(
         replaced = fill_for_tuning(model, Path(checkpoint), classes)
         if replaced:
             warnings.warn(
-                f"{checkpoint}: its head is for other classes; {', '.join(replaced)} start anew", stacklevel=2
+                f"{checkpoint} has a head for other classes. Initialised randomly: {', '.join(replaced)}", stacklevel=2
             )
     return model
 
 
 def build_teacher(recipe: Recipe, classes: int) -> nn.Module | None:
-    """The teacher of a distillation, ready and frozen."""
+    """Build the teacher for distillation, frozen and in eval mode; None if there is none."""
     if not recipe.teacher:
         return None
     if recipe.teacher_checkpoint:
-        name = _words(parse(recipe.teacher))["classes"][0]
-        given = parse(recipe.teacher)
-        assert given.host is not None
-        host = SpecItem(given.host.name, {name: classes, **given.host.options})
-        teacher = load(recipe.teacher_checkpoint, str(ModelSpec(host, given.remedies)))
+        spec = parse(recipe.teacher)
+        assert spec.host is not None
+        name = _option_names(spec)["classes"][0]
+        host = SpecItem(spec.host.name, {name: classes, **spec.host.options})
+        teacher = load(recipe.teacher_checkpoint, str(ModelSpec(host, spec.remedies)))
     else:
         teacher = create_model(recipe.teacher, pretrained=True)
     return teacher.eval().requires_grad_(False)
 
 
 def without_decay(model: nn.Module) -> set[str]:
-    """Parameters that never decay beside those that timm leaves out by itself: the host's own wish, and remedies'."""
-    wish: Iterable[str] = getattr(model, "no_weight_decay", lambda: ())()
+    """Parameters without weight decay, in addition to 1-D ones: those the host excludes, and those of remedies."""
+    excluded: Iterable[str] = getattr(model, "no_weight_decay", lambda: ())()
     steps = {name: name.split(".") for name, _ in model.named_parameters()}
     ours = (name for name, path in steps.items() if any(step.startswith(PREFIX) for step in path))
-    return {*wish, *ours, *(name for name, path in steps.items() if path[-1] in POSITIONS)}
+    return {*excluded, *ours, *(name for name, path in steps.items() if path[-1] in UNDECAYED)}
 
 
 def check_classes(model_classes: int, classes: int, spec: str, data: str) -> None:
     if classes > model_classes:
         raise UnsmoothError(
-            f"{data} has {classes} classes and {spec} is built for {model_classes}; leave the number out of the "
-            f"spec, or give at least {classes}"
+            f"{data} has {classes} classes, more than the {model_classes} of {spec}. Remove the number from the spec, "
+            f"or use at least {classes}"
         )
 
 
-def check_patches(model: nn.Module, picture: tuple[int, int], spec: str, data: str) -> None:
-    """Refuse images that are smaller than one patch of the host."""
+def check_patches(model: nn.Module, size: tuple[int, int], spec: str, data: str) -> None:
+    """Raise if images of this width and height are smaller than one patch of the host."""
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
     patch = first.stride if first is not None and first.kernel_size == first.stride else (1, 1)
-    if picture[0] < patch[1] or picture[1] < patch[0]:
+    if size[0] < patch[1] or size[1] < patch[0]:
         raise UnsmoothError(
-            f"images of {data} are {picture[0]} × {picture[1]} pixels, less than one patch of {spec} "
-            f"({patch[1]} × {patch[0]}); build the host for them: img_size=…, patch_size=…"
+            f"images of {data} have {size[0]} × {size[1]} pixels, fewer than one patch of {spec} "
+            f"({patch[1]} × {patch[0]}). Use img_size=… and patch_size=… in the spec"
         )
 
 
-def _words(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
+def _option_names(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
     assert spec.host is not None
     library = spec.host.name.partition(":")[0]
-    return WORDS.get(library, WORDS["timm"])
+    return OPTION_NAMES.get(library, OPTION_NAMES["timm"])
 
 
 def _host_options(spec: ModelSpec, classes: int, recipe: Recipe) -> dict[str, Any]:
-    """The options that data and recipe add to a host's own; what the spec says itself stays."""
+    """Host options from the data and the recipe, except those that the spec sets."""
     if spec.host is None:
-        raise UnsmoothError(f"the spec {str(spec)!r} names no host: write HOST+{spec}")
-    words, given = _words(spec), spec.host.options
-    wanted: dict[str, float] = {"classes": classes, "dropout": recipe.dropout, "drop_path": recipe.drop_path}
+        raise UnsmoothError(f"the spec {str(spec)!r} has no host. Use HOST+{spec}")
+    names, own = _option_names(spec), spec.host.options
+    values: dict[str, float] = {"classes": classes, "dropout": recipe.dropout, "drop_path": recipe.drop_path}
     if recipe.deep_blocks and recipe.deep_dropout:
         depth = len(anatomy_of(create_host(spec.host)).blocks)
         if depth >= recipe.deep_blocks:
-            wanted["dropout"] = recipe.deep_dropout
-    named = next((given[name] for name in words["classes"] if name in given), None)
-    if named is not None:
-        check_classes(named, classes, str(spec.host), "the data")
+            values["dropout"] = recipe.deep_dropout
+    classes_in_spec = next((own[name] for name in names["classes"] if name in own), None)
+    if classes_in_spec is not None:
+        check_classes(classes_in_spec, classes, str(spec.host), "the data")
     return {
         name: value
-        for what, value in wanted.items()
-        for name in words[what]
-        if name not in given and (value or what == "classes")
+        for kind, value in values.items()
+        for name in names[kind]
+        if name not in own and (value or kind == "classes")
     }

@@ -1,1 +1,1 @@
-"""Training: recipes, batches that depend on nothing but their place, checkpoints that lose nothing."""
+"""Training runs: the loop, checkpoints, run directories, processes and observers."""

@@ -1,7 +1,7 @@
-"""The whole state of a run in one safetensors file: written beside its place, synced and renamed.
+"""Checkpoints: the state of a run in one safetensors file, written atomically.
 
-Tensors keep their names; everything else that a state holds (numbers, lists, names) is JSON in the file's metadata.
-Nothing is pickled.
+Tensors are stored by name; everything else (numbers, lists, text) is JSON in the metadata of the file. Nothing is
+pickled.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from torch import Tensor
 from unsmooth.errors import UnsmoothError
 from unsmooth.utils.files import replace_files
 
-TENSOR = "tensor"  # {TENSOR: name} stands for a tensor in the JSON
+TENSOR = "tensor"  # {TENSOR: name} in the JSON refers to a tensor
 STATE = "unsmooth_state"
 
 
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a tree of dicts, lists, tensors, numbers and text, whole or not at all."""
+    """Write a tree of dicts, lists, tensors, numbers and text atomically."""
     tensors: dict[str, Tensor] = {}
     tree = json.dumps(_pack(state, "", tensors))
     try:
         replace_files({path: lambda temporary: save_file(tensors, temporary, metadata={STATE: tree})})
     except (OSError, SafetensorError) as error:
-        raise UnsmoothError(f"cannot write {path}: {error}; the last good checkpoint is as it was") from error
+        raise UnsmoothError(f"cannot write {path}: {error}. The last good checkpoint is unchanged") from error
 
 
 def read_state(path: Path) -> Any:
-    """The tree that `write_state` wrote."""
+    """Read the tree that `write_state` wrote."""
     try:
         with safe_open(path, "pt") as file:
             tree = json.loads((file.metadata() or {})[STATE])
             return _unpack(tree, file)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise UnsmoothError(f"{path} is no checkpoint of a run ({type(error).__name__}: {error})") from error
+        raise UnsmoothError(f"{path} is not a checkpoint of a run ({type(error).__name__}: {error})") from error
 
 
 def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -48,7 +48,7 @@ def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()
         return {TENSOR: name}
     if isinstance(value, Mapping):
-        # Pairs, since keys may be numbers, which JSON does not keep.
+        # Pairs, since keys may be numbers, which JSON would turn into text.
         return {
             "dict": [[key, _pack(item, f"{name}.{key}" if name else str(key), tensors)] for key, item in value.items()]
         }
@@ -56,7 +56,7 @@ def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return {type(value).__name__: [_pack(item, f"{name}.{i}", tensors) for i, item in enumerate(value)]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise UnsmoothError(f"a checkpoint cannot keep {name}, which is {type(value).__name__}; choose another optimiser")
+    raise UnsmoothError(f"a checkpoint cannot hold {name} of type {type(value).__name__}. Use another optimizer")
 
 
 def _unpack(value: Any, file: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The processes that train together: one, or as many as torchrun started."""
+"""Processes that train one model together: a single one, or those that torchrun started."""
 
 from __future__ import annotations
 
@@ -15,30 +15,38 @@ from unsmooth.errors import UnsmoothError
 
 @dataclass(frozen=True)
 class Processes:
+    """This process among all processes of a run.
+
+    Attributes:
+        rank: Index of this process.
+        world: Number of processes.
+        device: Device of this process.
+    """
+
     rank: int = 0
     world: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009  # a value
 
     @property
     def primary(self) -> bool:
-        """Whether this is the process that writes and speaks."""
+        """Whether this process writes files and reports progress."""
         return self.rank == 0
 
     def total(self, values: Tensor) -> Tensor:
-        """The sum over all processes."""
+        """Sum of a tensor over all processes."""
         if self.world > 1:
             values = values.clone()
             dist.all_reduce(values)
         return values
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
-        """Which of the flags are up in any process."""
+        """For each flag, whether it is set in any process."""
         if self.world == 1:
             return flags
         return tuple(self.total(torch.tensor([float(flag) for flag in flags], device=self.device)).bool().tolist())
 
     def on_primary(self, action: Callable[[], Any]) -> None:
-        """Have the first process do something; where it fails, all of them stop for the same reason."""
+        """Run an action in the primary process; if it fails, every process raises the same error."""
         failure: UnsmoothError | None = None
         if self.primary:
             try:
@@ -52,44 +60,48 @@ class Processes:
             raise UnsmoothError(reason)
 
     def gather(self, value: Any) -> list[Any]:
-        """What every process has, in order of rank; for small things."""
+        """Values of all processes in order of rank; for small objects."""
         if self.world == 1:
             return [value]
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, value)
-        return found
-
-    def wait(self) -> None:
-        if self.world > 1:
-            dist.barrier()
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
 
     def close(self) -> None:
+        """Leave the process group."""
         if self.world > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
 
-def join_processes(device: str = "") -> Processes:
-    """Meet the other processes if torchrun (or SLURM) started any; gloo on CPUs, nccl on GPUs."""
+def init_processes(device: str = "") -> Processes:
+    """Join the process group if torchrun or SLURM started several processes.
+
+    Args:
+        device: cpu, cuda or cuda:N (default: cuda if available). CPUs use gloo, GPUs use nccl.
+
+    Returns:
+        This process, with its rank and device.
+
+    Raises:
+        UnsmoothError: If the device does not exist or is not supported, or if the process group cannot be joined.
+    """
     from timm.utils.distributed import init_distributed_device_so
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        wanted = torch.device(device)
+        parsed = torch.device(device)
     except RuntimeError as error:
-        raise UnsmoothError(f"unknown device {device!r}: try cpu, cuda or cuda:1") from error
-    if wanted.type not in ("cpu", "cuda"):
-        raise UnsmoothError(f"training on {device!r} is not supported: it needs double precision sums; try cpu or cuda")
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if wanted.type == "cuda" and (wanted.index or 0) >= there:
-        raise UnsmoothError(f"there is no device {device!r} here: torch sees {there or 'no'} GPUs; try --device cpu")
+        raise UnsmoothError(f"unknown device {device!r}. Use cpu, cuda or cuda:N") from error
+    if parsed.type not in ("cpu", "cuda"):
+        raise UnsmoothError(f"training on {device!r} is not supported: it needs float64 sums. Use cpu or cuda")
+    available = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if parsed.type == "cuda" and (parsed.index or 0) >= available:
+        raise UnsmoothError(f"device {device!r} does not exist: torch sees {available or 'no'} GPUs. Use --device cpu")
     try:
-        found = init_distributed_device_so(device)
+        group = init_distributed_device_so(device)
     except (dist.DistError, RuntimeError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
-            raise UnsmoothError(
-                "the port for the processes to meet at is in use: choose another one with torchrun --master-port, or "
-                "let torchrun choose with --standalone"
-            ) from error
-        raise UnsmoothError(f"the processes could not meet: {first}") from error
-    return Processes(found["global_rank"], found["world_size"], torch.device(found["device"]))
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        network = isinstance(error, dist.DistNetworkError)
+        hint = ". If the port is in use, use torchrun --standalone or another --master-port" if network else ""
+        raise UnsmoothError(f"cannot join the process group: {reason}{hint}") from error
+    return Processes(group["global_rank"], group["world_size"], torch.device(group["device"]))

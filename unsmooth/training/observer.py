@@ -1,4 +1,4 @@
-"""Who follows a run: the protocol, one that does nothing, and one that reports progress to a callback."""
+"""Observers of a run: the protocol, one that does nothing, and one that calls a progress callback."""
 
 from __future__ import annotations
 
@@ -6,26 +6,40 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-# Name of the run, steps done, steps in total, and the metrics of an epoch that ended (or None).
+# Arguments: name of the run, steps done, total steps, and the metrics of an epoch that has just ended (else None).
 OnProgress = Callable[[str, int, int, Mapping[str, Any] | None], None]
 
 
 class Observer(Protocol):
-    """Follows a run; only the first process calls it."""
+    """Is notified of the progress of a run, by the primary process only."""
 
-    def begin(self, epochs: int, steps: int, epoch: int) -> None: ...
-    def step(self, epoch: int, step: int) -> None: ...
-    def epoch(self, line: Mapping[str, Any]) -> None: ...
+    def begin(self, epochs: int, steps: int, epoch: int) -> None:
+        """Called once, with the number of epochs, the steps per epoch and the epochs done before."""
+
+    def step(self, epoch: int, step: int) -> None:
+        """Called after each step."""
+
+    def epoch(self, line: Mapping[str, Any]) -> None:
+        """Called after each epoch with its metrics, a line of metrics.jsonl."""
 
 
 class NullObserver:
+    """Observer that does nothing."""
+
     def begin(self, epochs: int, steps: int, epoch: int) -> None: ...
     def step(self, epoch: int, step: int) -> None: ...
     def epoch(self, line: Mapping[str, Any]) -> None: ...
 
 
 class ProgressObserver:
-    """Reports steps and epochs of one run to `on_progress`, steps at most once every `every` seconds."""
+    """Observer that calls `on_progress`.
+
+    Args:
+        name: Name of the run, passed to the callback.
+        on_progress: Callback for steps and epochs.
+        every: Minimum number of seconds between two calls for steps.
+        on_stage: Callback for messages, such as that a run is resumed.
+    """
 
     def __init__(
         self, name: str, on_progress: OnProgress, every: float = 0.0, on_stage: Callable[[str], None] | None = None

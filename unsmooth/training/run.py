@@ -1,7 +1,8 @@
-"""Train a model on a budget that is written down, so that nothing is lost and everything can be repeated."""
+"""Train a model: runs that can be interrupted, resumed and repeated exactly."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 import time
@@ -13,30 +14,31 @@ import torch
 
 from unsmooth.data.batches import TrainingBatches, evaluation_batches
 from unsmooth.diagnosis.monitor import follow
-from unsmooth.errors import UnsmoothError
-from unsmooth.recipes.recipe import Recipe, load_recipe
+from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.recipes.recipe import Recipe, resolve_recipe
 from unsmooth.surgery.plan import anatomy_of
-from unsmooth.tasks.base import Score, Task
+from unsmooth.tasks.base import Score, Task, TaskRequest
 from unsmooth.tasks.registry import CLASSIFICATION, open_task
 from unsmooth.training.checkpoint import read_state, write_state
-from unsmooth.training.distributed import Processes, join_processes
+from unsmooth.training.distributed import Processes, init_processes
 from unsmooth.training.observer import NullObserver, Observer
-from unsmooth.training.run_dir import RESULT, RunFolder
-from unsmooth.training.run_record import check_budget, check_shares, settings_of
+from unsmooth.training.run_dir import RunDir
+from unsmooth.training.run_record import check_batch_size, check_process_shares, run_settings
+from unsmooth.training.settings import TrainSettings
 from unsmooth.training.signals import StopFlag, graceful_shutdown
-from unsmooth.training.tensorboard import Board
+from unsmooth.training.tensorboard import TensorBoardLog
 from unsmooth.training.trainer import NotFinite, Trainer
+from unsmooth.utils.options import read_options
 
-LONGEST = 120  # letters of a folder's name
-SAVE_EVERY = 600.0  # seconds between two checkpoints within an epoch
+MAX_NAME = 120  # characters of a default directory name
 
 
 class Interrupted(UnsmoothError):
-    """The run was asked to stop, and saved."""
+    """The run was asked to stop and wrote a checkpoint."""
 
 
 class Diverged(UnsmoothError):
-    """The loss or the weights are not finite. The last good checkpoint is kept."""
+    """The loss or a weight is not finite. The last good checkpoint is kept."""
 
 
 def train(
@@ -44,112 +46,145 @@ def train(
     data: str | Path,
     *,
     task: str = CLASSIFICATION,
-    options: Mapping[str, str] | None = None,
     recipe: str | Path | Recipe = "small",
-    overrides: Mapping[str, Any] | None = None,
-    out: str | Path | None = None,
-    seed: int = 0,
-    checkpoint: str | Path | None = None,
-    pretrained: bool = False,
-    val_data: str | Path | None = None,
-    data_dir: str | Path | None = None,
-    workers: int = 0,
-    device: str = "",
-    strict_data: bool = False,
-    save_every: float = SAVE_EVERY,
+    options: Mapping[str, Any] | None = None,
+    settings: TrainSettings | None = None,
     observer: Observer | None = None,
     command: str = "",
+    **fields: Any,
 ) -> dict[str, Any]:
-    """Train `spec` on `data` by a recipe, in the folder `out`; gives what result.json holds.
+    """Train or fine-tune a model.
 
-    The same call goes on where a run was cut, and a run that is done gives its result at once. Under torchrun every
-    process calls it alike. `checkpoint` or `pretrained` start from weights instead of from scratch, with a new head
-    where classes differ. `task` is what is learned, with `options` of its own: see
-    `unsmooth.tasks.registry`, and `unsmooth.training.run_dir` for what is in the folder.
+    The same call resumes a run that was interrupted, and returns the result of a run that is done. Under torchrun,
+    every process makes the same call. `unsmooth.training.run_dir` lists the files of a run.
+
+    Args:
+        spec: Model spec, HOST or HOST+remedy(option=value).
+        data: Training and validation data: a folder, an .npz file, or the name of a data set.
+        task: What to learn: classification, segmentation, vqa or mae.
+        recipe: Name of a recipe, path of a .toml file, or a `Recipe`.
+        options: Options of the task.
+        settings: Settings of the run, such as its directory, seed and device.
+        observer: Object that is notified of steps and epochs.
+        command: Command line to record in run.json.
+        **fields: Fields of `TrainSettings` or of `Recipe` by name, which replace those of `settings` and `recipe`.
+
+    Returns:
+        Content of result.json: the metrics of the last epoch, the best epoch, time and skipped images.
+
+    Raises:
+        UnsmoothError: If an argument is not valid, or if the run directory holds another run.
+        Interrupted: If the run was stopped by SIGINT or SIGTERM. It can be resumed.
+        Diverged: If the loss or a weight is not finite.
+
+    Example:
+        >>> import tempfile, unsmooth
+        >>> spec = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=16, num_heads=2, depth=2)"
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     result = unsmooth.train(
+        ...         spec + "+attn_scale", "digits", out=out, epochs=1, train_images=128, val_images=50, warmup_epochs=0
+        ...     )
+        >>> result["epochs"], result["images"]
+        (1, 50)
     """
-    chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
-    folder = RunFolder(Path(out) if out is not None else default_folder(spec, data, seed, task))
-    opened = open_task(
-        task, spec, data, chosen, seed, checkpoint=checkpoint, pretrained=pretrained, val_data=val_data,
-        data_dir=data_dir, strict=strict_data, options=options,
+    settings, resolved = _resolve(settings, recipe, fields)
+    run_dir = RunDir(settings.out if settings.out is not None else default_run_dir(spec, data, settings.seed, task))
+    request = TaskRequest(
+        spec, data, resolved, settings.seed, settings.checkpoint, settings.pretrained, settings.val_data,
+        settings.data_dir, settings.strict_data, dict(options or {}),
     )  # fmt: skip
-    settings = settings_of(spec, opened, val_data, chosen, seed, checkpoint, pretrained, command)
-    folder.check(settings)
-    check_budget(opened, chosen)
-    if workers < 0 or not 0 <= seed < 2**62 or not save_every >= 0:
-        raise UnsmoothError(
-            f"workers, seed and save_every are 0 or more (seed below 2^62), not {workers}, {seed} and {save_every}"
-        )
-    processes = join_processes(device)
+    opened = open_task(task, request)
+    record = run_settings(opened, command)
+    run_dir.check(record)
+    check_batch_size(opened, resolved)
+    processes = init_processes(settings.device)
     try:
-        check_shares(opened, chosen, processes)
-        seen = processes.gather((folder.done, folder.state.exists()))
-        if len(set(seen)) > 1:
-            raise UnsmoothError(f"the processes see different files in {folder.path}: they must share the folder")
-        if (done := folder.result()) is not None:
-            return done
-        settings |= {"processes": processes.world, "device": processes.device.type}
-        run = _Run(opened, chosen, seed, processes, workers, folder)
+        check_process_shares(opened, resolved, processes)
+        if len(set(processes.gather((run_dir.done, run_dir.state.exists())))) > 1:
+            raise UnsmoothError(f"the processes see different files in {run_dir.path}. Use a shared file system")
+        if (result := run_dir.result()) is not None:
+            return result
+        record |= {"processes": processes.world, "device": processes.device.type}
+        run = _Run(opened, settings, processes, run_dir)
         with graceful_shutdown() as flag:
-            processes.on_primary(lambda: folder.begin(settings))
+            processes.on_primary(lambda: run_dir.acquire(record))
             try:
-                result = run.run(flag, save_every, observer or NullObserver())
+                result = run.run(flag, observer or NullObserver())
                 if processes.any(flag.stop)[0]:
-                    raise Interrupted(f"asked to stop; the run in {folder.path} was done by then")
+                    raise Interrupted(f"stopped after the end of the run in {run_dir.path}; it is complete")
                 return result
             finally:
-                folder.end()
+                run_dir.release()
     finally:
         processes.close()
 
 
-def default_folder(spec: str, data: str | Path, seed: int, task: str = CLASSIFICATION) -> Path:
-    learned = "" if task == CLASSIFICATION else f"{task}-"
-    name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", f"{learned}{spec}-{Path(data).stem}-seed{seed}").strip("_")
-    if len(name) > LONGEST:  # cut, and still told from others
-        name = f"{name[: LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+def default_run_dir(spec: str, data: str | Path, seed: int, task: str = CLASSIFICATION) -> Path:
+    """Directory of a run that names none: runs/SPEC-DATA-seedN."""
+    prefix = "" if task == CLASSIFICATION else f"{task}-"
+    name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", f"{prefix}{spec}-{Path(data).stem}-seed{seed}").strip("_")
+    if len(name) > MAX_NAME:  # truncated names stay unique by a digest
+        name = f"{name[: MAX_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return Path("runs") / name
 
 
-class _Run:
-    """The parts of a run, put together and checked before anything is written."""
+def _resolve(
+    settings: TrainSettings | None, recipe: str | Path | Recipe, fields: Mapping[str, Any]
+) -> tuple[TrainSettings, Recipe]:
+    """Settings and recipe with the given fields replaced."""
+    own = [field.name for field in dataclasses.fields(TrainSettings)]
+    of_recipe = [field.name for field in dataclasses.fields(Recipe)]
+    for name in fields:
+        if name not in own and name not in of_recipe:
+            raise unknown("setting of train or recipe field", name, [*own, *of_recipe])
+    changed = {name: value for name, value in fields.items() if name in own}
+    return (
+        read_options(TrainSettings, {**(vars(settings) if settings is not None else {}), **changed}, "train"),
+        resolve_recipe(recipe, {name: value for name, value in fields.items() if name not in own}),
+    )
 
-    def __init__(
-        self, task: Task, recipe: Recipe, seed: int, processes: Processes, workers: int, folder: RunFolder
-    ) -> None:
-        self.task, self.recipe, self.folder, self.processes = task, recipe, folder, processes
+
+class _Run:
+    """Everything that a run consists of, built before anything is written."""
+
+    def __init__(self, task: Task, settings: TrainSettings, processes: Processes, run_dir: RunDir) -> None:
+        self.task, self.processes, self.run_dir = task, processes, run_dir
+        self.recipe, self.save_every = task.request.recipe, settings.save_every
+        recipe, seed, workers = self.recipe, settings.seed, settings.workers
         task.build()
         pin = processes.device.type == "cuda"
         batches = TrainingBatches(task.train, recipe.batch_size, seed, recipe.repeated_augmentation, workers,
                                   processes.rank, processes.world, pin)  # fmt: skip
         per_process = max(1, recipe.batch_size // processes.world)
         self.validation = evaluation_batches(task.val, per_process, workers, processes.rank, processes.world, pin)
-        looks = recipe.vitals_every and processes.primary
-        self.monitor_images = task.monitor_images(recipe.vitals_images) if looks else None
+        monitors = recipe.vitals_every and processes.primary
+        self.monitor_images = task.monitor_images(recipe.vitals_images) if monitors else None
         self.anatomy = anatomy_of(task.model) if self.monitor_images is not None else None
         self.trainer = Trainer(task, recipe, batches, seed, processes)
         self.best: dict[str, Any] = {"epoch": 0, task.primary_metric: float("-inf")}
         self.seconds, self.vitals_seconds = 0.0, 0.0
+        self.last: Score | None = None  # of the last validation
 
-    def run(self, flag: StopFlag, save_every: float, observer: Observer) -> dict[str, Any]:
+    def run(self, flag: StopFlag, observer: Observer) -> dict[str, Any]:
         self._resume()
         if not self.processes.primary:
-            self._epochs(flag, save_every, NullObserver(), None)
+            self._train(flag, NullObserver(), None)
         else:
             observer.begin(self.recipe.epochs, self.trainer.batches.steps, self.trainer.epoch)
-            with Board(self.folder.path / "tensorboard", self.trainer.epoch, self.folder.state.exists()) as board:
-                self._epochs(flag, save_every, observer, board)
+            resumed = self.run_dir.state.exists()
+            with TensorBoardLog(self.run_dir.tensorboard, self.trainer.epoch, resumed) as log:
+                self._train(flag, observer, log)
         return self._finish()
 
-    def _epochs(self, flag: StopFlag, save_every: float, observer: Observer, board: Board | None) -> None:
-        """Train to the end, or until somebody asks to stop. `observer` and `board` are the first process's."""
+    def _train(self, flag: StopFlag, observer: Observer, log: TensorBoardLog | None) -> None:
+        """Train all epochs. Only the primary process has an observer and a log."""
         trainer, recipe = self.trainer, self.recipe
         saved = self.clock = time.monotonic()
 
-        def between(step: int) -> bool:
+        def on_step(step: int) -> bool:
             nonlocal saved
             observer.step(trainer.epoch, step)
-            stop, due = self.processes.any(flag.stop, time.monotonic() - saved >= save_every)
+            stop, due = self.processes.any(flag.stop, time.monotonic() - saved >= self.save_every)
             if (stop or due) and step < trainer.batches.steps:
                 self._checkpoint()
                 saved = time.monotonic()
@@ -157,109 +192,109 @@ class _Run:
 
         while trainer.epoch < recipe.epochs:
             try:
-                whole = trainer.run_epoch(between)
+                complete = trainer.run_epoch(on_step)
             except NotFinite as error:
-                raise self._explained(error) from None
-            if not whole:
-                raise Interrupted(self._stopped())
+                raise self._diverged(error) from None
+            if not complete:
+                raise self._interrupted()
             if not trainer.weights_finite():
-                raise self._explained(None)
-            line = self._line()
+                raise self._diverged(None)
+            line = self._metrics()
             trainer.next_epoch()
-            self.processes.on_primary(lambda line=line: self._write_down(line))  # type: ignore[misc]
+            self.processes.on_primary(lambda line=line: self._record(line))  # type: ignore[misc]
             observer.epoch(line)
             self._checkpoint()
-            if board is not None:
-                board.add(line)
+            if log is not None:
+                log.add(line)
             saved = time.monotonic()
             if self.processes.any(flag.stop)[0] and trainer.epoch < recipe.epochs:
-                raise Interrupted(self._stopped())
+                raise self._interrupted()
 
-    def _stopped(self) -> str:
-        return f"stopped and saved in {self.folder.path}: the same command goes on from there"
+    def _interrupted(self) -> Interrupted:
+        return Interrupted(f"stopped; the checkpoint is in {self.run_dir.path}. Repeat the command to resume")
 
     def _resume(self) -> None:
-        """Go on from the checkpoint if there is one."""
-        if self.folder.state.exists():
-            state = read_state(self.folder.state)
+        """Load the checkpoint if there is one."""
+        if self.run_dir.state.exists():
+            state = read_state(self.run_dir.state)
             self.trainer.restore(state["trainer"])
             self.best = state["best"]
             self.seconds, self.vitals_seconds = state["seconds"], state["vitals_seconds"]
         elif self.processes.primary:
-            self.folder.forget()
+            self.run_dir.clear()
         if self.processes.primary:
-            self.folder.keep_metrics(self.trainer.epoch)
+            self.run_dir.truncate_metrics(self.trainer.epoch)
 
     def _checkpoint(self) -> None:
-        """Write a checkpoint, unless its weights are broken: then the last good one stays."""
+        """Write a checkpoint. Weights that are not finite raise, and the last good checkpoint is kept."""
         state = self.trainer.state()
         if not self.trainer.weights_finite():
-            raise self._explained(None)
+            raise self._diverged(None)
         now = time.monotonic()
         self.seconds, self.clock = self.seconds + now - self.clock, now
-        self.processes.on_primary(lambda: write_state(self.folder.state, {
+        self.processes.on_primary(lambda: write_state(self.run_dir.state, {
             "trainer": state, "best": self.best, "seconds": self.seconds, "vitals_seconds": self.vitals_seconds,
         }))  # fmt: skip
 
-    def _line(self) -> dict[str, Any]:
-        """What there is to say about the epoch that ended."""
+    def _metrics(self) -> dict[str, Any]:
+        """Metrics of the epoch that ended: a line of metrics.jsonl."""
         trainer, recipe = self.trainer, self.recipe
         epoch = trainer.epoch + 1
         line: dict[str, Any] = {"epoch": epoch, "lr": trainer.lr, "train_loss": trainer.epoch_loss()}
-        if self._validated(epoch):
-            self.last = self._score()
-            line |= self.last.line()
+        if self._validates(epoch):
+            self.last = self._validate()
+            line |= self.last.epoch_metrics()
         if self.monitor_images is not None and epoch % recipe.vitals_every == 0:
             assert self.anatomy is not None
-            begun = time.monotonic()
+            start = time.monotonic()
             line["vitals"] = follow(trainer.eval_model, self.anatomy, self.monitor_images, recipe.vitals)
-            self.vitals_seconds += time.monotonic() - begun
+            self.vitals_seconds += time.monotonic() - start
         return line
 
-    def _write_down(self, line: Mapping[str, Any]) -> None:
-        """An epoch's metrics, and its model if it is the best so far."""
-        self.folder.add_metrics(line)
-        primary_metric = self.task.primary_metric
-        if self._validated(line["epoch"]) and self.last.primary_metric > self.best[primary_metric]:
-            self.best = {"epoch": line["epoch"], primary_metric: self.last.primary_metric}
-            self.task.save(self.trainer.eval_model, self.folder.path / "best")
+    def _record(self, line: Mapping[str, Any]) -> None:
+        """Write the metrics of an epoch, and its model if it is the best so far."""
+        self.run_dir.add_metrics(line)
+        name = self.task.primary_metric
+        if self._validates(line["epoch"]) and self.last is not None and self.last.primary_metric > self.best[name]:
+            self.best = {"epoch": line["epoch"], name: self.last.primary_metric}
+            self.task.save(self.trainer.eval_model, self.run_dir.best)
 
-    def _validated(self, epoch: int) -> bool:
+    def _validates(self, epoch: int) -> bool:
         return epoch % self.recipe.validate_every == 0 or epoch == self.recipe.epochs
 
     def _finish(self) -> dict[str, Any]:
-        """Write the last model and the result, which marks the run as done."""
-        if not hasattr(self, "last"):  # cut between the last checkpoint and the end
-            self.last = self._score()
-        found, skipped = self.last.result(), dict[str, str]()
-        for names in self.processes.gather(self.trainer.skipped):
-            skipped |= names
+        """Write the last model and the result."""
+        score = self.last if self.last is not None else self._validate()  # none if killed after the last checkpoint
+        summary, skipped = score.summary(), dict[str, str]()
+        for reasons in self.processes.gather(self.trainer.skipped):
+            skipped |= reasons
         images = self.trainer.batches.steps * self.recipe.batch_size * self.recipe.epochs
         result = {
-            **found, "best": self.best, "epochs": self.recipe.epochs, "seconds": round(self.seconds, 1),
+            **summary, "best": self.best, "epochs": self.recipe.epochs, "seconds": round(self.seconds, 1),
             "images_per_second": round(images / max(self.seconds, 1e-9), 2),
             "vitals_share": round(self.vitals_seconds / max(self.seconds, 1e-9), 5),
-            "skipped": {"train": skipped, "val": found["skipped"]},
+            "skipped": {"train": skipped, "val": summary["skipped"]},
         }  # fmt: skip
 
-        def write_down() -> None:
-            self.task.save(self.trainer.eval_model, self.folder.path / "last")
-            self.task.keep(self.last, self.folder.path)
-            self.folder.write_json(RESULT, result)
+        def write_files() -> None:
+            self.task.save(self.trainer.eval_model, self.run_dir.last)
+            self.task.save_predictions(score, self.run_dir.path)
+            self.run_dir.write_result(result)
 
-        self.processes.on_primary(write_down)
-        given: dict[str, Any] = self.processes.gather(result)[0]
-        return given
+        self.processes.on_primary(write_files)
+        shared: dict[str, Any] = self.processes.gather(result)[0]
+        return shared
 
-    def _score(self) -> Score:
-        """How the model that counts does on all validation items."""
+    def _validate(self) -> Score:
+        """Score of the evaluated model on all validation items."""
         device = self.processes.device
-        mine = self.task.score(self.trainer.eval_model, self.validation, device, self.recipe.amp)
-        return self.task.join(self.processes.gather(mine))
+        score = self.task.score(self.trainer.eval_model, self.validation, device, self.recipe.amp)
+        return self.task.merge_scores(self.processes.gather(score))
 
-    def _explained(self, error: NotFinite | None) -> Diverged:
+    def _diverged(self, error: NotFinite | None) -> Diverged:
         what = str(error) if error is not None else f"a weight is not finite in epoch {self.trainer.epoch + 1}"
-        images = error.images if error is not None else torch.zeros(1, *self.task.size)
-        where = self.task.where(images, self.recipe.amp, self.processes.device)
-        kept = f"the last good state is {self.folder.state}" if self.folder.state.exists() else "no state was saved yet"
-        return Diverged(f"{what}: {where}; {kept}. Try a lower learning rate, clip_grad = 1, or amp = none")
+        images = error.images if error is not None else torch.zeros(1, *self.task.image_size)
+        location = self.task.locate_nonfinite(images, self.recipe.amp, self.processes.device)
+        state = self.run_dir.state
+        saved = f"the last good checkpoint is {state}" if state.exists() else "there is no checkpoint yet"
+        return Diverged(f"{what}: {location}; {saved}. Use a lower lr, clip_grad=1, or amp=none")

@@ -1,149 +1,204 @@
-"""The folder of a run.
+"""Directory of a training run.
 
-run.json            what was asked for: spec, data, resolved recipe, seed, versions; enough to repeat it
-state.safetensors   the last checkpoint: everything that is needed to go on
-metrics.jsonl       one line an epoch
-tensorboard/        the same for TensorBoard
-best/, last/        models as `unsmooth.save` writes them: the best epoch's so far, and the last one's at the end
-scores.npz          which validation images the last model gets right, for paired comparisons
-result.json         the end: a run that has it is done
+run.json            settings: spec, data, resolved recipe, seed, versions; enough to repeat the run
+state.safetensors   last checkpoint, from which the run is resumed
+metrics.jsonl       one line per epoch
+tensorboard/        the same metrics for TensorBoard
+best/, last/        models as `unsmooth.save` writes them: of the best epoch so far, and of the last epoch
+scores.npz          per-image correctness of the last model on the validation images, for paired comparisons
+result.json         result; a run that has it is done
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.recipes.recipe import differences
+from unsmooth.tasks.classification.scores import SCORES
 from unsmooth.utils.files import write
 
-SETTINGS, STATE, METRICS, RESULT = "run.json", "state.safetensors", "metrics.jsonl", "result.json"
 FORMAT = 1
-# What must be the same for a run to go on.
-BINDING = ("task", "options", "spec", "data", "val_data", "seed", "checkpoint", "pretrained", "images")
+# Settings that must not change when a run is resumed.
+FIXED = ("task", "options", "spec", "data", "val_data", "seed", "checkpoint", "pretrained", "images")
 
 
-class RunFolder:
-    """A run's files. Only one process at a time may have it."""
+class RunDir:
+    """Files of a run. One process at a time holds its lock.
+
+    Args:
+        path: The directory. It is created by `acquire`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: int | None = None
 
     @property
+    def settings_file(self) -> Path:
+        return self.path / "run.json"
+
+    @property
     def state(self) -> Path:
-        return self.path / STATE
+        return self.path / "state.safetensors"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best"
+
+    @property
+    def last(self) -> Path:
+        return self.path / "last"
+
+    @property
+    def scores(self) -> Path:
+        return self.path / SCORES
+
+    @property
+    def result_file(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.path / ".lock"
 
     @property
     def done(self) -> bool:
-        return (self.path / RESULT).exists()
+        return self.result_file.exists()
 
     @property
-    def begun(self) -> bool:
-        """Whether there is anything to go on from, or to lose."""
+    def started(self) -> bool:
+        """Whether there is anything to resume, or to lose."""
         return self.done or self.state.exists() or bool(self.metrics())
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Refuse, in words, to go on with another run's folder."""
+        """Raise if the directory holds anything but a run with the same settings."""
         if self.path.exists() and not self.path.is_dir():
-            raise UnsmoothError(f"{self.path} is a file; --out takes a folder")
+            raise UnsmoothError(f"{self.path} is a file. Use a directory as --out")
         old = self.settings()
         if old is None:
-            if self.path.exists() and any(not name.name.startswith(".") for name in self.path.iterdir()):
-                raise UnsmoothError(f"{self.path} holds other files than a run's; give another --out")
+            if self.path.exists() and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
+                raise UnsmoothError(f"{self.path} is not empty and holds no run. Use another --out")
             return
-        if not self.begun:  # it stopped before its first checkpoint: there is nothing to lose
+        if not self.started:
             return
-        changed = [
-            f"{k} was {old.get(k)!r} and is {settings.get(k)!r}" for k in BINDING if old.get(k) != settings.get(k)
-        ]
+        changed = [f"{k} was {old.get(k)!r} and is {settings.get(k)!r}" for k in FIXED if old.get(k) != settings.get(k)]
         changed += differences(old.get("recipe", {}), settings["recipe"])
         if changed:
             raise UnsmoothError(
-                f"{self.path} holds another run ({'; '.join(changed)}): repeat its command, or give another --out"
+                f"{self.path} holds another run ({'; '.join(changed)}). Repeat its command, or use another --out"
             )
 
-    def begin(self, settings: Mapping[str, Any]) -> None:
-        """Take the folder and write down what was asked for."""
+    def acquire(self, settings: Mapping[str, Any]) -> None:
+        """Create and lock the directory, and write the settings of a new run."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR)
+            self._lock = os.open(self.lock_file, os.O_CREAT | os.O_RDWR)
         except OSError as error:
             raise UnsmoothError(f"cannot write to {self.path}: {error.strerror}") from error
         try:
-            # Not flock: processes that read images would inherit that and keep it a while after a kill.
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._lock)
         except OSError as error:
-            self.end()
+            self.release()
             raise UnsmoothError(
-                f"another process is training in {self.path}; wait for it, or give another --out"
+                f"another process is training in {self.path}. Wait for it, or use another --out"
             ) from error
-        for left in self.path.rglob(".*.tmp"):  # what a kill in the middle of writing left
-            left.unlink(missing_ok=True)
-        if self.settings() is None or not self.begun:
-            self.write_json(SETTINGS, {"format": FORMAT, "kind": "run", **settings})
+        for temporary in self.path.rglob(".*.tmp"):  # left by a process that was killed while writing
+            temporary.unlink(missing_ok=True)
+        if self.settings() is None or not self.started:
+            _write_json(self.settings_file, {"format": FORMAT, "kind": "run", **settings})
 
-    def end(self) -> None:
+    def release(self) -> None:
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def settings(self) -> dict[str, Any] | None:
-        return self.read_json(SETTINGS)
+        """Content of run.json; None if there is none."""
+        return _read_json(self.settings_file)
 
     def result(self) -> dict[str, Any] | None:
-        return self.read_json(RESULT)
+        """Content of result.json; None if the run is not done."""
+        return _read_json(self.result_file)
 
-    def read_json(self, name: str) -> dict[str, Any] | None:
-        path = self.path / name
-        if not path.exists():
-            return None
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UnsmoothError(f"{path} cannot be read: {error}") from error
-        if not isinstance(found, dict):
-            raise UnsmoothError(f"{path} was not written by unsmooth")
-        return found
-
-    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        write(self.path / name, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write result.json, which marks the run as done."""
+        _write_json(self.result_file, result)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; half a line at its end, left by a kill, is no line."""
-        path, lines = self.path / METRICS, []
-        if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+        """Lines of metrics.jsonl, without an incomplete last line."""
+        lines = []
+        if self.metrics_file.exists():
+            for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
                 with suppress(ValueError):
                     lines.append(json.loads(line))
         return lines
 
-    def keep_metrics(self, epochs: int) -> None:
-        """Forget the lines behind a checkpoint: those epochs come again."""
-        kept = [line for line in self.metrics() if line["epoch"] <= epochs]
-        write(self.path / METRICS, "".join(_line(line) for line in kept).encode())
+    def truncate_metrics(self, epochs: int) -> None:
+        """Remove the lines after a number of epochs, which are trained again."""
+        lines = [line for line in self.metrics() if line["epoch"] <= epochs]
+        write(self.metrics_file, "".join(_json_line(line) for line in lines).encode())
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
+        """Append a line to metrics.jsonl."""
         try:
-            with (self.path / METRICS).open("a", encoding="utf-8") as file:
-                file.write(_line(line))
+            with self.metrics_file.open("a", encoding="utf-8") as file:
+                file.write(_json_line(line))
         except OSError as error:
             raise UnsmoothError(
-                f"cannot write {self.path / METRICS}: {error.strerror}; the last checkpoint is as it was"
+                f"cannot write {self.metrics_file}: {error.strerror}. The last checkpoint is unchanged"
             ) from error
 
-    def forget(self) -> None:
-        """Take away everything of a run that has no checkpoint yet."""
-        for name in ("best", "last", "tensorboard"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
+    def clear(self) -> None:
+        """Remove the outputs of a run that has no checkpoint yet."""
+        for folder in (self.best, self.last, self.tensorboard):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _line(values: Mapping[str, Any]) -> str:
+def _lock(handle: int) -> None:
+    """Lock an open file until it is closed; raise OSError if another process holds the lock."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has msvcrt instead; WebAssembly has neither and runs one process
+        with suppress(ImportError):
+            msvcrt: Any = import_module("msvcrt")
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        return
+    # lockf, since data loader workers would inherit a flock and hold it for a while after a kill.
+    fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UnsmoothError(f"cannot read {path}: {error}") from error
+    if not isinstance(content, dict):
+        raise UnsmoothError(f"{path} was not written by unsmooth")
+    return content
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write(path, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def _json_line(values: Mapping[str, Any]) -> str:
     return json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n"

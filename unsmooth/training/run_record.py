@@ -1,9 +1,8 @@
-"""What a run was asked for, as it is written down, and whether the data are enough for it."""
+"""Settings of a run as run.json records them, and checks of the batch size against the data and the processes."""
 
 from __future__ import annotations
 
 import platform
-from pathlib import Path
 from typing import Any
 
 import timm
@@ -16,40 +15,37 @@ from unsmooth.tasks.base import Task
 from unsmooth.training.distributed import Processes
 
 
-def settings_of(
-    spec: str,
-    task: Task,
-    val_data: str | Path | None,
-    recipe: Recipe,
-    seed: int,
-    checkpoint: str | Path | None,
-    pretrained: bool,
-    command: str,
-) -> dict[str, Any]:
+def run_settings(task: Task, command: str = "") -> dict[str, Any]:
+    """Content of run.json, without the number of processes and the device."""
+    request = task.request
     return {
-        "task": task.name, "options": dict(task.options), "spec": spec,
-        "data": task.data, "val_data": None if val_data is None else str(val_data),
-        "images": task.counts(),
-        "seed": seed, "checkpoint": None if checkpoint is None else str(checkpoint), "pretrained": pretrained,
-        "recipe": recipe.to_json(), "command": command, "threads": torch.get_num_threads(),
+        "task": task.name, "options": {name: str(value) for name, value in request.options.items()},
+        "spec": request.spec, "data": task.data, "val_data": request.val_data, "images": task.counts(),
+        "seed": request.seed, "checkpoint": None if request.checkpoint is None else str(request.checkpoint),
+        "pretrained": request.pretrained, "recipe": request.recipe.to_json(), "command": command,
+        "threads": torch.get_num_threads(),
         "versions": {"unsmooth": __version__, "torch": torch.__version__, "timm": timm.__version__,
                      "python": platform.python_version()},
     }  # fmt: skip
 
 
-def check_budget(task: Task, recipe: Recipe) -> None:
-    train = task.counts()["train"]
-    if train < recipe.batch_size:
+def check_batch_size(task: Task, recipe: Recipe) -> None:
+    """Raise if the training images do not fill one batch."""
+    images = task.counts()["train"]
+    if images < recipe.batch_size:
         raise UnsmoothError(
-            f"{task.data} has {train} training images, less than one batch of {recipe.batch_size}; "
-            f"try --batch-size {max(1, train // 8)}"
+            f"{task.data} has {images} training images, fewer than one batch of {recipe.batch_size}. "
+            f"Use --batch-size {max(1, images // 8)}"
         )
 
 
-def check_shares(task: Task, recipe: Recipe, processes: Processes) -> None:
-    size, world, val = recipe.batch_size, processes.world, task.counts()["val"]
+def check_process_shares(task: Task, recipe: Recipe, processes: Processes) -> None:
+    """Raise if batches or validation images cannot be divided among the processes."""
+    batch_size, world, val = recipe.batch_size, processes.world, task.counts()["val"]
     if val < world:
-        raise UnsmoothError(f"{task.data} has {val} validation images, and {world} processes share them")
-    if size % world or (recipe.mixes and (size // world) % 2):
-        even = "an even number of images each" if recipe.mixes else "equal shares"
-        raise UnsmoothError(f"batch_size {size} does not give {world} processes {even}; choose another batch_size")
+        raise UnsmoothError(f"{task.data} has {val} validation images, fewer than the {world} processes")
+    if batch_size % world or (recipe.mixes and (batch_size // world) % 2):
+        share = "an even number of images per process" if recipe.mixes else "the same number of images per process"
+        raise UnsmoothError(
+            f"batch_size={batch_size} with {world} processes does not give {share}. Use another batch_size"
+        )

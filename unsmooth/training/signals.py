@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask a run to stop at the next step, when it can save."""
+"""Stop a run gracefully: SIGINT and SIGTERM set a flag that is checked after each step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class StopFlag:
-    """Whether somebody asked to stop."""
+    """Whether a signal asked the run to stop."""
 
     def __init__(self) -> None:
         self.stop = False
@@ -18,21 +18,21 @@ class StopFlag:
 
 @contextmanager
 def graceful_shutdown() -> Iterator[StopFlag]:
-    """The first signal is a flag, the second one does what it always did."""
+    """Turn the first SIGINT or SIGTERM into a flag; a second signal has its usual effect."""
     flag = StopFlag()
     if threading.current_thread() is not threading.main_thread():
-        yield flag  # only the main thread may handle signals
+        yield flag  # only the main thread can handle signals
         return
-    old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def asked(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         flag.stop = True
-        signal.signal(number, old[signal.Signals(number)])
+        signal.signal(number, previous[signal.Signals(number)])
 
-    for number in old:
-        signal.signal(number, asked)
+    for number in previous:
+        signal.signal(number, on_signal)
     try:
         yield flag
     finally:
-        for number, handler in old.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

@@ -1,23 +1,41 @@
-"""The metrics of a run for TensorBoard."""
+"""TensorBoard log of a run; optional, since metrics.jsonl has the same metrics."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tensorboardX import SummaryWriter
 
+class TensorBoardLog:
+    """Context manager that writes the metrics of each epoch as scalars.
 
-class Board:
-    """Writes a line of metrics as scalars; the steps behind `epoch` come again and replace what was there."""
+    Without the package tensorboardX, a warning is issued and nothing is written.
+
+    Args:
+        path: Directory of the event files.
+        epoch: Number of epochs done. Later epochs in existing event files are replaced.
+        resumed: Whether the run is resumed from a checkpoint.
+    """
 
     def __init__(self, path: Path, epoch: int, resumed: bool) -> None:
+        self.writer: Any = None
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            warnings.warn(
+                "no TensorBoard log is written: tensorboardX is not installed. pip install 'unsmooth[tensorboard]'",
+                stacklevel=2,
+            )
+            return
         self.writer = SummaryWriter(str(path), purge_step=epoch + 1 if resumed else None)
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Write a line. metrics.jsonl has it too, so a writer that died of a full disk is no reason to stop."""
+        """Write the metrics of an epoch, unless the writer stopped (because the disk is full, for instance)."""
+        if self.writer is None:
+            return
         thread = getattr(self.writer.file_writer.event_writer, "_worker", None)
         if thread is not None and not thread.is_alive():
             return
@@ -30,8 +48,11 @@ class Board:
                     self.writer.add_scalar(f"{vital}/block {block}", value, line["epoch"])
         self.writer.flush()
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> TensorBoardLog:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.writer.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.writer is not None:
+            self.writer.close()

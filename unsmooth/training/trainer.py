@@ -1,4 +1,4 @@
-"""Steps and epochs: everything that moves during a run, as one state that can be put down and taken up again."""
+"""Training loop: steps and epochs, with a state that checkpoints save and restore."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ from unsmooth.training.distributed import Processes
 
 
 class NotFinite(UnsmoothError):
-    """The loss, or a gradient, became NaN or Inf. `images` are the batch; without, the gradients tell."""
+    """The loss or the gradient is NaN or infinite.
+
+    Attributes:
+        images: Images of the batch if the loss is not finite; None if only the gradient is not.
+    """
 
     def __init__(self, what: str, epoch: int, step: int, images: Tensor | None = None) -> None:
         super().__init__(f"{what} is not finite at step {step + 1} of epoch {epoch + 1}")
@@ -36,7 +40,15 @@ class NotFinite(UnsmoothError):
 
 
 class Trainer:
-    """One process's part of a run: model, optimiser, schedule, moving average, and the place in the data."""
+    """Model, optimiser, schedule, weight average and position in the data, in one process.
+
+    Args:
+        task: Task that was built.
+        recipe: Hyper-parameters.
+        batches: Training batches of this process.
+        seed: Seed of the run.
+        processes: This process among all processes.
+    """
 
     def __init__(
         self,
@@ -54,7 +66,7 @@ class Trainer:
         self.schedule = create_scheduler_v2(
             self.optimizer, recipe.schedule, num_epochs=recipe.epochs, warmup_epochs=recipe.warmup_epochs,
             warmup_lr=recipe.warmup_lr, min_lr=recipe.min_lr, step_on_epochs=False, updates_per_epoch=batches.steps,
-            decay_rate=1.0,  # the power of poly, by timm's name for it: its default of 0.1 hardly decays
+            decay_rate=1.0,  # timm's name for the power of poly; its default of 0.1 hardly decays
         )[0]  # fmt: skip
         self.ema = ModelEmaV3(model, decay=recipe.ema, use_warmup=True) if recipe.ema else None
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.amp == "float16")
@@ -62,38 +74,46 @@ class Trainer:
         self.ddp: DistributedDataParallel | None = None
         if processes.world > 1:
             ids = None if device.type == "cpu" else [device.index]
-            self.ddp = self.runner = DistributedDataParallel(model, device_ids=ids, find_unused_parameters=task.idle())
+            unused = task.has_unused_parameters()
+            self.ddp = self.runner = DistributedDataParallel(model, device_ids=ids, find_unused_parameters=unused)
         if recipe.compile:
             self.runner = torch.compile(self.runner)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.epoch, self.step = 0, 0  # what comes next
-        self.sums = self._zeros()  # of loss and images, in this epoch, of this process
+        self.epoch, self.step = 0, 0  # of the next step
+        self.sums = self._zeros()  # loss and images of this process in this epoch
         self.skipped: dict[str, str] = {}
 
     @property
     def eval_model(self) -> nn.Module:
-        """The model that counts: the moving average where there is one."""
+        """Model that is evaluated and saved: the weight average if there is one."""
         return self.ema.module if self.ema is not None else self.model
 
     @property
     def lr(self) -> float:
         return float(max(group["lr"] for group in self.optimizer.param_groups))
 
-    def run_epoch(self, between: Callable[[int], bool]) -> bool:
-        """Train to the end of the epoch; `between` is told each step done and stops by False. Whether it ended."""
+    def run_epoch(self, on_step: Callable[[int], bool]) -> bool:
+        """Train until the end of the epoch.
+
+        Args:
+            on_step: Called after each step with the number of steps done; training stops if it returns False.
+
+        Returns:
+            Whether the epoch is complete.
+        """
         self.model.train()
         for batch in self.batches.from_step(self.epoch, self.step):
             self._step(batch)
             self.step += 1
-            if not between(self.step):
+            if not on_step(self.step):
                 return self.step == self.batches.steps
         for model in (self.model, self.ema.module) if self.ema is not None else (self.model,):
-            if self.processes.world > 1:  # BatchNorm's statistics, which each process has of its own images
+            if self.processes.world > 1:  # each process has BatchNorm statistics of its own images
                 distribute_bn(model, self.processes.world, reduce=True)
         return True
 
     def epoch_loss(self) -> float:
-        """The mean training loss of the epoch so far, over all processes."""
+        """Mean training loss of the epoch so far, over all processes."""
         loss, images = self.processes.total(self.sums).tolist()
         return loss / images if images else float("nan")
 
@@ -108,12 +128,12 @@ class Trainer:
         self.schedule.step_update(self.epoch * self.batches.steps + self.step)
         parts = batch.parts(min(recipe.accumulate, len(batch)))
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        for some in parts:
-            wait = self.ddp.no_sync() if self.ddp is not None and some is not parts[-1] else nullcontext()
-            with wait:
-                loss = self._loss(some)
-                self.scaler.scale(loss * (len(some) / len(batch))).backward()
-            loss_sum += loss.detach() * len(some)
+        for part in parts:
+            sync = self.ddp.no_sync() if self.ddp is not None and part is not parts[-1] else nullcontext()
+            with sync:
+                loss = self._loss(part)
+                self.scaler.scale(loss * (len(part) / len(batch))).backward()
+            loss_sum += loss.detach() * len(part)
         if self.processes.any(not loss_sum.isfinite())[0]:
             raise NotFinite("the loss", self.epoch, self.step, batch.images)
         self._check_and_clip()
@@ -125,7 +145,7 @@ class Trainer:
         self.sums += torch.stack([loss_sum, loss_sum.new_tensor(len(batch))])
 
     def _check_and_clip(self) -> None:
-        """Clip the gradient. One that is not finite never reaches the weights: fp16's scaler skips it, others stop."""
+        """Clip the gradient; raise if it is not finite, unless the fp16 scaler skips the step."""
         self.scaler.unscale_(self.optimizer)
         norm = get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         if not self.scaler.is_enabled() and not norm.isfinite():
@@ -136,11 +156,11 @@ class Trainer:
     def _loss(self, batch: Batch) -> Tensor:
         with autocast(self.recipe.amp, self.processes.device):
             loss = self.task.loss(self.runner, batch)
-            extra = auxiliary_loss(self.model)
-        return loss if extra is None else loss + extra
+            auxiliary = auxiliary_loss(self.model)
+        return loss if auxiliary is None else loss + auxiliary
 
     def state(self) -> dict[str, Any]:
-        """Everything that decides how the run goes on. Random states are no part of it: see `order`."""
+        """State to resume from. It holds no random state: see `unsmooth.data.sampling`."""
         return {
             "epoch": self.epoch, "step": self.step, "sums": self.processes.total(self.sums).tolist(),
             "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
@@ -159,7 +179,7 @@ class Trainer:
             self.ema.module.load_state_dict(state["ema"])
         if state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
-        if self.processes.primary:  # the sum over processes is what was written
+        if self.processes.primary:  # the checkpoint has the sum over all processes
             self.sums = torch.tensor(state["sums"], dtype=torch.float64, device=self.processes.device)
 
     def _zeros(self) -> Tensor:
@@ -167,17 +187,19 @@ class Trainer:
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """timm's optimiser over what the surgery left trainable; remedies do not decay."""
-    keep = without_decay(model)
+    """Build a timm optimiser of the trainable parameters; remedy parameters have no weight decay."""
+    exempt = without_decay(model)
     if recipe.layer_decay:
-        groups = param_groups_layer_decay(model, recipe.weight_decay, keep, layer_decay=recipe.layer_decay)
+        groups = param_groups_layer_decay(model, recipe.weight_decay, exempt, layer_decay=recipe.layer_decay)
     else:
-        groups = param_groups_weight_decay(model, recipe.weight_decay, no_weight_decay_list=keep)
+        groups = param_groups_weight_decay(model, recipe.weight_decay, no_weight_decay_list=exempt)
     try:
         betas = {"betas": (0.9, recipe.beta2)} if recipe.beta2 else {}
         optimizer: torch.optim.Optimizer = create_optimizer_v2(groups, recipe.optimizer, lr=recipe.scaled_lr, **betas)
     except (AssertionError, ImportError, TypeError, ValueError) as error:
         raise UnsmoothError(f"timm cannot build the optimiser {recipe.optimizer!r}: {error}") from error
     if betas and any(group.get("betas") != betas["betas"] for group in optimizer.param_groups):
-        raise UnsmoothError(f"the optimiser {recipe.optimizer!r} has no second beta: leave beta2 out")
+        raise UnsmoothError(
+            f"the optimiser {recipe.optimizer!r} has no second beta (got beta2={recipe.beta2:g}). Use beta2=0"
+        )
     return optimizer

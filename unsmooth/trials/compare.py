@@ -13,18 +13,19 @@ import timm
 import torch
 
 from unsmooth._version import __version__
-from unsmooth.data.images import first_usable
-from unsmooth.data.splits import open_splits, some_of
+from unsmooth.data.images import first_valid_image
+from unsmooth.data.splits import limit_splits, open_splits
 from unsmooth.diagnosis import registry
 from unsmooth.errors import UnsmoothError
 from unsmooth.recipes.recipe import Recipe, load_recipe, write_recipe
 from unsmooth.results.base import FORMAT
 from unsmooth.results.trial import Trial
+from unsmooth.tasks.base import TaskRequest
 from unsmooth.tasks.classification.task import Classification
 from unsmooth.tasks.model_factory import build, check_patches
-from unsmooth.training.distributed import join_processes
+from unsmooth.training.distributed import init_processes
 from unsmooth.training.observer import OnProgress
-from unsmooth.training.run_record import check_budget, settings_of
+from unsmooth.training.run_record import check_batch_size, run_settings
 from unsmooth.trials.arms import arms_of
 from unsmooth.trials.measure import (
     Stage,
@@ -75,7 +76,7 @@ def compare(
     say = on_stage or (lambda text: None)
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
     arms = arms_of(specs)
-    splits = some_of(open_splits(data, val_data, data_dir), chosen.train_images, chosen.val_images)
+    splits = limit_splits(open_splits(data, val_data, data_dir), chosen.train_images, chosen.val_images)
     given = {
         "data": data, "recipe": chosen, "val_data": val_data, "data_dir": data_dir, "workers": workers,
         "strict_data": strict_data, "checkpoint": checkpoint, "pretrained": pretrained, "command": command,
@@ -88,7 +89,7 @@ def compare(
         registry.select(vitals)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UnsmoothError("a trial starts its own processes: leave torchrun out, and use --jobs")
-    there = str(join_processes(device).device)
+    there = str(init_processes(device).device)
     trained = Trained(arms, folder, seeds, splits, chosen, confidence, there, workers, strict_data)
     _check(trained, val_data, checkpoint, pretrained)
     write(folder / RECIPE, write_recipe(chosen).encode())
@@ -131,12 +132,15 @@ def _check(trained: Trained, val_data: str | Path | None, checkpoint: str | Path
         raise UnsmoothError(f"{folder} is a file; --out takes a folder")
     for arm in trained.arms:
         for seed in range(trained.seeds):
-            task = Classification(arm.spec, splits, recipe, seed, checkpoint, pretrained)
-            check_budget(task, recipe)
-            wish = settings_of(arm.spec, task, val_data, recipe, seed, checkpoint, pretrained, "")
-            trained.run(arm, seed).check(wish)
-    picture = first_usable(splits.train).size
-    first_usable(splits.val)
+            request = TaskRequest(
+                arm.spec, splits.name, recipe, seed, None if checkpoint is None else Path(checkpoint), pretrained,
+                None if val_data is None else str(val_data),
+            )  # fmt: skip
+            task = Classification(request, splits)
+            check_batch_size(task, recipe)
+            trained.run(arm, seed).check(run_settings(task))
+    picture = first_valid_image(splits.train).size
+    first_valid_image(splits.val)
     for arm in trained.arms:
         if not all(trained.run(arm, seed).done for seed in range(trained.seeds)):
             model = build(arm.spec, splits.classes, recipe, 0, checkpoint, pretrained)

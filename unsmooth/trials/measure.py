@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from unsmooth.data.batches import evaluation_batches
-from unsmooth.data.pictures import ImageDataset, sample_batch
+from unsmooth.data.datasets import ImageDataset, sample_batch
 from unsmooth.data.splits import Splits
 from unsmooth.data.transforms import Preprocessing, preprocessing
 from unsmooth.diagnosis import registry
@@ -23,8 +23,8 @@ from unsmooth.recipes.recipe import Recipe
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.storage import load
-from unsmooth.tasks.classification.scores import SCORES, Change, score_each
-from unsmooth.training.run_dir import RunFolder
+from unsmooth.tasks.classification.scores import Change, score_each
+from unsmooth.training.run_dir import RunDir
 from unsmooth.trials.arms import Arm
 from unsmooth.trials.statistics import paired_difference
 
@@ -54,13 +54,13 @@ class Trained:
     workers: int = 0
     strict_data: bool = False
 
-    def run(self, arm: Arm, seed: int) -> RunFolder:
-        return RunFolder(arm.folder(self.folder, seed))
+    def run(self, arm: Arm, seed: int) -> RunDir:
+        return RunDir(arm.folder(self.folder, seed))
 
     def model(self, arm: Arm, seed: int) -> nn.Module | None:
         """The final model of a run, if it was done."""
         run = self.run(arm, seed)
-        return load(run.path / "last").eval().to(self.device) if run.done else None
+        return load(run.last).eval().to(self.device) if run.done else None
 
     def first_model(self, arm: Arm) -> nn.Module | None:
         """The final model of the first seed that was done."""
@@ -70,7 +70,7 @@ class Trained:
     def pictures(self, model: nn.Module) -> tuple[ImageDataset, Preprocessing]:
         """The validation images as a model wants them."""
         wanted = preprocessing(model, self.recipe.image_size)
-        return ImageDataset(self.splits.val, wanted.evaluation(), wanted.size[0], self.strict_data), wanted
+        return ImageDataset(self.splits.val, wanted.eval_transform(), wanted.size[0], self.strict_data), wanted
 
 
 def describe(arm: Arm, trained: Trained, failed: dict[str, str]) -> Row:
@@ -135,7 +135,7 @@ def measure_robustness(rows: Sequence[Row], trained: Trained, say: Stage) -> Non
             scored = score_each(model, evaluation_batches(pictures, BATCH, trained.workers), _changes(model, wanted))
             for test, scores in scored.items():
                 by_arm = found.setdefault(test, [[None] * trained.seeds for _ in trained.arms])
-                by_arm[place][seed] = dict(zip(scores.places.tolist(), scores.correct.tolist(), strict=True))
+                by_arm[place][seed] = dict(zip(scores.indices.tolist(), scores.correct.tolist(), strict=True))
     for test, right in found.items():
         for row, runs in zip(rows, right, strict=True):
             top1 = [None if run is None else float(np.mean(list(run.values()))) for run in runs]
@@ -186,11 +186,11 @@ def _difference(ours: Sequence[Right | None], base: Sequence[Right | None], conf
     return {**found, "by_seed": [None if a is None or b is None else next(known) for a, b in pairs]}
 
 
-def _right(run: RunFolder) -> Right | None:
+def _right(run: RunDir) -> Right | None:
     """Which validation images the last model of a run gets right."""
-    if not (run.path / SCORES).exists():
+    if not run.scores.exists():
         return None
-    with np.load(run.path / SCORES) as file:
+    with np.load(run.scores) as file:
         return dict(zip(file["places"].tolist(), file["correct"].tolist(), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unsmooth.errors import UnsmoothError
 
 
 def replace_files(writers: Mapping[Path, Callable[[Path], Any]]) -> None:
-    """Write every file beside its place, and only once all are on the disk, put them there."""
+    """Write several files: each to a temporary file first, then rename all."""
     temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in writers}
     try:
         for path, write in writers.items():
@@ -25,12 +25,12 @@ def replace_files(writers: Mapping[Path, Callable[[Path], Any]]) -> None:
             _sync_folder(folder)
     finally:
         for path in temporary.values():
-            with suppress(OSError):  # where nothing can be written, there is nothing to take away
+            with suppress(OSError):  # a read-only directory has no temporary files
                 path.unlink(missing_ok=True)
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically, and create its directory."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_files({path: lambda temporary: temporary.write_bytes(content)})
@@ -39,7 +39,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the new names on the disk too; not every file system lets a folder be synced."""
+    """Sync the new names to the disk; not every file system supports that."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -7,6 +7,7 @@
     NoSkipOptions(branch="mlp")                                 # checked, frozen, keyword-only
     read_options(NoSkipOptions, {"branch": "mlp"}, "no_skip")   # from a spec, TOML or JSON
     read_texts(NoSkipOptions, {"branch": "mlp"}, "no_skip")     # from the command line, where all values are text
+    read_text_values(NoSkipOptions, {"branch": "mlp"}, "no_skip")   # the same, only the values that are named
     describe(NoSkipOptions)                                     # name, type, default, range and help of each option
 
 Mistakes raise `UnsmoothError` with the value and what is allowed; near names are suggested.
@@ -45,9 +46,14 @@ def _path(value: Any) -> Any:
     return Path(value) if isinstance(value, str) else value
 
 
+def _path_text(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
 Pair = Annotated[tuple[float, float], BeforeValidator(_numbers)]
 Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers)]
 FilePath = Annotated[Path, BeforeValidator(_path)]
+DataText = Annotated[str, BeforeValidator(_path_text)]  # a path, or the name of a data set, which is no path
 
 
 def option(
@@ -93,6 +99,22 @@ def read_texts(cls: type[T], values: Mapping[str, str], where: str) -> T:
         return TypeAdapter(cls).validate_python(dict(values), strict=False)
     except ValidationError as error:
         raise UnsmoothError(_explain(cls, error, where)) from None
+
+
+def read_text_values(cls: type, values: Mapping[str, str], where: str) -> dict[str, Any]:
+    """Values of some options from text, each checked alone: the rest is known later, as with fields of a recipe."""
+    _check_names(cls, values, where)
+    hints = get_type_hints(cls, include_extras=True)
+    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+    typed = {}
+    for name, text in values.items():
+        declared = defaults[name]
+        hint: Any = Annotated[hints[name], declared] if isinstance(declared, FieldInfo) else hints[name]
+        try:
+            typed[name] = TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False)).validate_python(text, strict=False)
+        except ValidationError as error:
+            raise UnsmoothError(_explain(cls, error, where, name)) from None
+    return typed
 
 
 def _check_names(cls: type, values: Mapping[str, Any], where: str) -> None:
@@ -156,10 +178,11 @@ def _range(info: FieldInfo) -> str:
     return " and ".join(words[name].format(bound) for name, bound in bounds.items())
 
 
-def _explain(cls: type, error: ValidationError, where: str) -> str:
+def _explain(cls: type, error: ValidationError, where: str, name: str = "") -> str:
     """One line for the first mistake: what must hold, and what was given."""
     problem = error.errors()[0]
-    name = str(problem["loc"][0]) if problem["loc"] else ""
+    if not name:
+        name = str(problem["loc"][0]) if problem["loc"] else ""
     known = {one.name: one for one in describe(cls)}
     if name not in known:
         if problem["type"] == "unexpected_keyword_argument":

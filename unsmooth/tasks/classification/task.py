@@ -1,10 +1,9 @@
-"""Classification: the task of `train` and `compare` unless another one is named."""
+"""Image classification, the default task of `train` and `compare`."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,63 +12,47 @@ import torch
 from timm.data import Mixup
 from torch import Tensor, nn
 
-from unsmooth.data.images import first_usable
-from unsmooth.data.pictures import ImageBatch, ImageDataset, sample_batch
+from unsmooth.data.datasets import ImageBatch, ImageDataset, sample_batch
+from unsmooth.data.images import first_valid_image
 from unsmooth.data.sampling import MIX, derive_seed, seed_everything
-from unsmooth.data.splits import Splits
+from unsmooth.data.splits import Splits, limit_splits, open_splits
 from unsmooth.data.transforms import preprocessing
 from unsmooth.diagnosis.monitor import broken_gradient, first_broken
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.hosts.inputs import run
 from unsmooth.hosts.modes import autocast, eval_mode
 from unsmooth.hosts.outputs import forward
 from unsmooth.recipes.recipe import Recipe
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.storage import save
-from unsmooth.tasks.base import Task
-from unsmooth.tasks.classification.losses import Distillation, cross_entropy, heads
-from unsmooth.tasks.classification.scores import SCORES, Scores, join, score
+from unsmooth.tasks.base import Task, TaskRequest
+from unsmooth.tasks.classification.losses import Distillation, cross_entropy, split_outputs
+from unsmooth.tasks.classification.scores import SCORES, Scores, merge_scores, score
 from unsmooth.tasks.model_factory import build, build_teacher, check_patches
 from unsmooth.utils.files import write
 
 
-@dataclass
-class Accuracy:
-    """Which validation images are right, as a task's score."""
-
-    scores: Scores
-
-    @property
-    def primary_metric(self) -> float:
-        return self.scores.top1
-
-    def line(self) -> dict[str, float | None]:
-        return {"val_loss": self.scores.mean_loss, "val_top1": self.scores.top1, "val_top5": self.scores.top5}
-
-    def result(self) -> dict[str, Any]:
-        found = self.scores
-        return {
-            "top1": found.top1, "top5": found.top5, "loss": found.mean_loss, "images": found.images,
-            "skipped": found.skipped,
-        }  # fmt: skip
+def open_task(request: TaskRequest) -> Classification:
+    """Open the data of a classification run and check their labels."""
+    if request.options:
+        raise unknown("option of classification", next(iter(request.options)), ())
+    splits = open_splits(request.data, request.val_data, request.data_dir)
+    return Classification(request, limit_splits(splits, request.recipe.train_images, request.recipe.val_images))
 
 
 class Classification(Task):
+    """Image classification.
+
+    Args:
+        request: What the task is opened with.
+        splits: Training and validation images; `request.data` is not read again.
+    """
+
     name = "classification"
     primary_metric = "top1"
 
-    def __init__(
-        self,
-        spec: str,
-        splits: Splits,
-        recipe: Recipe,
-        seed: int,
-        checkpoint: str | Path | None = None,
-        pretrained: bool = False,
-        strict: bool = False,
-    ) -> None:
-        self.spec, self.splits, self.recipe, self.seed, self.strict = spec, splits, recipe, seed, strict
-        self.checkpoint, self.pretrained = checkpoint, pretrained
+    def __init__(self, request: TaskRequest, splits: Splits) -> None:
+        self.request, self.recipe, self.splits = request, request.recipe, splits
 
     @property
     def data(self) -> str:
@@ -79,28 +62,29 @@ class Classification(Task):
         return {"train": self.splits.train.count, "val": self.splits.val.count, "classes": self.splits.classes}
 
     def build(self) -> None:
-        recipe, splits = self.recipe, self.splits
-        self.model = build(self.spec, splits.classes, recipe, self.seed, self.checkpoint, self.pretrained)
-        wanted = preprocessing(self.model, recipe.image_size)
-        self.size = wanted.size
-        check_patches(self.model, first_usable(splits.train).size, self.spec, splits.name)
-        first_usable(splits.val)
+        request, recipe, splits = self.request, self.recipe, self.splits
+        spec, strict = request.spec, request.strict_data
+        self.model = build(spec, splits.classes, recipe, request.seed, request.checkpoint, request.pretrained)
+        config = preprocessing(self.model, recipe.image_size)
+        self.image_size = config.size
+        check_patches(self.model, first_valid_image(splits.train).size, spec, splits.name)
+        first_valid_image(splits.val)
         self.anatomy = anatomy_of(self.model) if recipe.vitals_every else None
-        classes = outputs_of(self.model, wanted.size, self.spec)
+        classes = outputs_of(self.model, config.size, spec)
         teacher = build_teacher(recipe, classes)
-        self.distillation = Distillation(teacher, wanted, recipe, classes) if teacher is not None else None
-        two_heads: Any = getattr(self.model, "set_distilled_training", None)
-        if teacher is not None and two_heads is not None:
-            two_heads(True)
+        self.distillation = Distillation(teacher, config, recipe, classes) if teacher is not None else None
+        set_distilled: Any = getattr(self.model, "set_distilled_training", None)
+        if teacher is not None and set_distilled is not None:
+            set_distilled(True)
         self.mixup = Mixup(
             recipe.mixup, recipe.cutmix, prob=recipe.mixup_prob, switch_prob=recipe.switch_prob,
             label_smoothing=recipe.label_smoothing, num_classes=classes,
         ) if recipe.mixes else None  # fmt: skip
         self.criterion = cross_entropy(recipe)
-        # Hugging Face's hosts have their own name for an image.
+        # Hugging Face hosts have another name for the input.
         self.input = "pixel_values" if getattr(self.model, "config", None) is not None else "image"
-        self.train = ImageDataset(splits.train, wanted.training(**_augmentation(recipe)), wanted.size[0], self.strict)
-        self.val = self.held = ImageDataset(splits.val, wanted.evaluation(), wanted.size[0], self.strict)
+        self.train = ImageDataset(splits.train, config.train_transform(**_augmentation(recipe)), config.size[0], strict)
+        self.val = self.val_images = ImageDataset(splits.val, config.eval_transform(), config.size[0], strict)
 
     def to(self, device: torch.device) -> None:
         if self.distillation is not None:
@@ -109,67 +93,67 @@ class Classification(Task):
     def prepare(self, batch: ImageBatch, epoch: int, step: int) -> ImageBatch:
         if self.mixup is None:
             return batch
-        # Every process mixes alike: then a batch does not depend on how many share it.
-        seed_everything(derive_seed(MIX, self.seed, epoch, step))
+        # The same seed in every process, so that a batch does not depend on the number of processes.
+        seed_everything(derive_seed(MIX, self.request.seed, epoch, step))
         images, labels = self.mixup(batch.images, batch.labels)
-        return batch.replaced(images, labels)
+        return batch.with_mixed(images, labels)
 
     def loss(self, runner: Any, batch: ImageBatch) -> Tensor:
-        logits, other = heads(run(runner, {self.input: batch.images}))
+        logits, distilled = split_outputs(run(runner, {self.input: batch.images}))
         loss: Tensor = self.criterion(logits, batch.labels)
         if self.distillation is not None:
             alpha = self.recipe.distillation_alpha
-            loss = (1 - alpha) * loss + alpha * self.distillation(batch.images, other)
+            loss = (1 - alpha) * loss + alpha * self.distillation(batch.images, distilled)
         return loss
 
-    def score(self, model: nn.Module, batches: Iterable[ImageBatch], device: torch.device, amp: str) -> Accuracy:
-        return Accuracy(score(model, batches, amp=amp))
+    def score(self, model: nn.Module, batches: Iterable[ImageBatch], device: torch.device, amp: str) -> Scores:
+        return score(model, batches, amp=amp)
 
-    def join(self, scores: Sequence[Accuracy]) -> Accuracy:
-        return Accuracy(join([part.scores for part in scores]))
+    def merge_scores(self, scores: Sequence[Scores]) -> Scores:
+        return merge_scores(scores)
 
     def save(self, model: nn.Module, folder: Path) -> None:
         save(model, folder)
 
-    def keep(self, score: Accuracy, folder: Path) -> None:
+    def save_predictions(self, score: Scores, folder: Path) -> None:
         file = io.BytesIO()
-        np.savez_compressed(file, places=score.scores.places, correct=score.scores.correct)
+        np.savez_compressed(file, places=score.indices, correct=score.correct)
         write(folder / SCORES, file.getvalue())
 
-    def idle(self) -> bool:
-        """As a mask token that nobody masks with."""
+    def has_unused_parameters(self) -> bool:
+        """Whether some parameters get no gradient, such as a mask token that is never used."""
         self.model.eval()
-        image = torch.zeros(1, *self.size, device=next(self.model.parameters()).device)
-        logits, other = heads(run(self.model, {self.input: image}))
-        (logits.sum() + other.sum()).backward()
-        idle = any(p.grad is None for p in self.model.parameters() if p.requires_grad)
+        image = torch.zeros(1, *self.image_size, device=next(self.model.parameters()).device)
+        logits, distilled = split_outputs(run(self.model, {self.input: image}))
+        (logits.sum() + distilled.sum()).backward()
+        unused = any(p.grad is None for p in self.model.parameters() if p.requires_grad)
         self.model.zero_grad(set_to_none=True)
-        return idle
+        return unused
 
     def monitor_images(self, count: int) -> Tensor | None:
-        return sample_batch(self.held, count).images
+        return sample_batch(self.val_images, count).images
 
-    def where(self, images: Tensor | None, amp: str, device: torch.device) -> str:
+    def locate_nonfinite(self, images: Tensor | None, amp: str, device: torch.device) -> str:
         try:
             anatomy = self.anatomy or anatomy_of(self.model)
             if images is None:
                 return broken_gradient(self.model, anatomy)
             with autocast(amp, device):
                 return first_broken(self.model, anatomy, images.to(device), self.recipe.accumulate)
-        except UnsmoothError as reason:  # a host without blocks that we know
-            return f"which block went first is unknown ({reason})"
+        except UnsmoothError as reason:  # a host without known blocks
+            return f"the first non-finite block is unknown ({reason})"
 
 
 def outputs_of(model: nn.Module, size: tuple[int, int, int], spec: str) -> int:
-    """How many classes a model tells apart, found on one image of the size that it will get."""
+    """Number of outputs of a model, from a forward pass on one image of the given size."""
     try:
         with eval_mode(model):
             return forward(model, torch.zeros(1, *size)).shape[1]
     except UnsmoothError:
         raise
-    except Exception as error:  # whatever a host makes of a size that it was not built for
+    except Exception as error:  # any error of a host at a size that it was not built for
         first = (str(error) or type(error).__name__).splitlines()[0]
-        raise UnsmoothError(f"{spec} cannot take images of {size[2]} × {size[1]} pixels: {first}") from error
+        raise UnsmoothError(f"{spec} does not accept images of {size[2]} × {size[1]} pixels: {first}") from error
 
 
 def _augmentation(recipe: Recipe) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The encoder of a pre-trained MAE as a classifier to fine-tune: hf:vit with the same remedies and weights.
+"""Convert the encoder of a pre-trained MAE to a classifier for fine-tuning: hf:vit with the same remedies and weights.
 
-Both have the same blocks, final norm and names; MAE's decoder is left out, and the classifier's head is new. On a whole
-image, patches in their order, the two give the same tokens.
+Both have the same blocks, final norm and parameter names. The decoder is dropped, and the classifier gets a new head.
+On an unmasked image with patches in order, both compute the same tokens.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ SHARED = (
 
 
 def classifier_spec(encoder: Any, classes: int) -> ModelSpec:
-    """What a classifier with this encoder is called: hf:vit with the options that differ from its defaults."""
-    usual = model_class("ViTConfig")()
+    """Spec of the classifier: hf:vit with the options that differ from its defaults."""
+    defaults = model_class("ViTConfig")()
     options = {
-        name: getattr(encoder.config, name) for name in SHARED if getattr(encoder.config, name) != getattr(usual, name)
+        name: getattr(encoder.config, name)
+        for name in SHARED
+        if getattr(encoder.config, name) != getattr(defaults, name)
     }
     return ModelSpec(SpecItem("hf:vit", {**options, "num_labels": classes}), applied(encoder).remedies)
 
 
 def as_classifier(encoder: Any, classes: int) -> nn.Module:
-    """A ViTForImageClassification with the encoder's weights, its remedies' among them, and a new head."""
+    """ViTForImageClassification with the weights and remedies of the encoder, and a new head."""
     with preserved_rng():
         model = create_model(classifier_spec(encoder, classes))
     parameter = next(encoder.parameters())
     model.to(parameter.device, parameter.dtype)
-    own = {name: value for name, value in model.state_dict().items() if name.startswith("classifier.")}
-    model.load_state_dict(own | {f"vit.{name}": value for name, value in encoder.state_dict().items()})
+    head = {name: value for name, value in model.state_dict().items() if name.startswith("classifier.")}
+    model.load_state_dict(head | {f"vit.{name}": value for name, value in encoder.state_dict().items()})
     return model

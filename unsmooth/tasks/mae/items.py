@@ -1,4 +1,4 @@
-"""Images together with the noise that decides which of their patches are masked."""
+"""Images with the noise that determines their masks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from unsmooth.data.datasets import ImageDataset, Item, Key
 from unsmooth.data.items import TensorBatch
-from unsmooth.data.pictures import ImageDataset, Item, Key
 from unsmooth.data.sampling import derive_seed
 
-MASK, HELD = 0x3A5C, 0x3A5D  # streams of random numbers: masks of training, and of validation
+TRAINING, VALIDATION = 0x3A5C, 0x3A5D  # streams of random numbers for masks
 
 
 @dataclass
-class Masked(TensorBatch):
-    """A batch: images, and for each a random number a patch. The patches with the smallest ones are seen."""
+class MaskedBatch(TensorBatch):
+    """Batch of images with one random number per patch; the patches with the lowest numbers stay visible."""
 
     images: Tensor
     noise: Tensor
@@ -31,30 +31,28 @@ class MaskedSample(NamedTuple):
     noise: Tensor
 
 
-class MaskedPictures(Dataset[MaskedSample]):
-    """ImageDataset with mask noise: of the item's seed in training, of its place in validation, and of nothing else."""
+class MaskedImages(Dataset[MaskedSample]):
+    """Images with mask noise, which is seeded by the item's seed in training and by its index in validation."""
 
-    def __init__(self, pictures: ImageDataset, patches: int) -> None:
-        self.pictures, self.patches = pictures, patches
+    def __init__(self, images: ImageDataset, patches: int) -> None:
+        self.images, self.patches = images, patches
 
     @property
     def count(self) -> int:
-        return self.pictures.count
+        return self.images.count
 
     @property
     def name(self) -> str:
-        return self.pictures.name
+        return self.images.name
 
     def __getitem__(self, key: Key) -> MaskedSample:
-        item, seed = self.pictures[key], key[1]
+        item, seed = self.images[key], key[1]
         generator = torch.Generator().manual_seed(
-            derive_seed(HELD, item.place) if seed is None else derive_seed(MASK, seed)
+            derive_seed(VALIDATION, item.image_index) if seed is None else derive_seed(TRAINING, seed)
         )
         return MaskedSample(item, torch.rand(self.patches, generator=generator))
 
-    def collate(self, drawn: list[MaskedSample]) -> Masked:
-        labelled = self.pictures.collate([one.item for one in drawn])
-        noise = [one.noise for one in drawn if one.item.image is not None]
-        return Masked(
-            labelled.images, torch.stack(noise) if noise else torch.empty(0), labelled.skipped, labelled.fatal
-        )
+    def collate(self, samples: list[MaskedSample]) -> MaskedBatch:
+        batch = self.images.collate([sample.item for sample in samples])
+        noise = [sample.noise for sample in samples if sample.item.image is not None]
+        return MaskedBatch(batch.images, torch.stack(noise) if noise else torch.empty(0), batch.skipped, batch.fatal)

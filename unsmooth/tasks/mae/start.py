@@ -1,9 +1,9 @@
-"""The weights that MAE starts from, drawn into Hugging Face's model.
+"""Initial weights of MAE in Hugging Face's model, as published.
 
-transformers 5 builds the model with all fixed positions at zero, of encoder and decoder, so that from scratch it could
-not tell one patch from another. Here they are the published sines and cosines; the rest starts as published too:
-linear layers and the patch projection Xavier uniform (q, k and v as the one matrix that they are in MAE's code), the
-class and mask tokens normal with standard deviation 0.02.
+transformers 5 initialises the fixed position embeddings of encoder and decoder with zeros, so that the model could not
+distinguish patches. Here they are the published sines and cosines. Linear layers and the patch projection are Xavier
+uniform (q, k and v as one matrix, as in MAE's code), and the class and mask tokens are normal with standard deviation
+0.02.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QKV = ("q_proj", "k_proj", "v_proj")
 
 
 def positions(side: int, width: int) -> Tensor:
-    """Sines and cosines of column, then of row, at width/4 frequencies each; zero for the class token."""
+    """Sines and cosines of the column, then of the row, at width/4 frequencies each; zeros for the class token."""
     frequencies = 10000.0 ** (-torch.arange(width // 4, dtype=torch.float64) / (width // 4))
     angles = torch.arange(side, dtype=torch.float64).outer(frequencies)
     waves = torch.cat([angles.sin(), angles.cos()], dim=1)
@@ -28,8 +28,8 @@ def positions(side: int, width: int) -> Tensor:
 
 
 @torch.no_grad()
-def give_positions(model: Any) -> None:
-    """Fill the fixed tables of positions that are empty: weights of an encoder alone bring none for the decoder."""
+def fill_positions(model: Any) -> None:
+    """Fill position tables that are zero, such as the decoder's if only weights of the encoder were loaded."""
     side = math.isqrt(model.vit.embeddings.patch_embeddings.num_patches)
     for table in (model.vit.embeddings.position_embeddings, model.decoder.decoder_pos_embed):
         if not table.any():
@@ -37,8 +37,8 @@ def give_positions(model: Any) -> None:
 
 
 @torch.no_grad()
-def start_as_published(model: Any) -> None:
-    """Draw all weights of a ViTMAEForPreTraining anew, from torch's generator."""
+def init_as_published(model: Any) -> None:
+    """Initialise all weights of a ViTMAEForPreTraining, with torch's generator."""
     encoder, decoder = model.vit.embeddings, model.decoder
     nn.init.xavier_uniform_(encoder.patch_embeddings.projection.weight.flatten(1))
     for name, module in model.named_modules():

@@ -1,7 +1,7 @@
-"""Where a pre-trained MAE is kept: the whole model to pre-train further, its encoder to fine-tune.
+"""Save and load pre-trained MAEs: the whole model for further pre-training, and its encoder for fine-tuning.
 
-DIR/config.json, model.safetensors, mae.json    for `load_mae`, and for transformers where nothing was learned by
-                                                remedies
+DIR/config.json, model.safetensors, mae.json    for `load_mae`, and for transformers if no remedy has
+                                                parameters
 DIR/encoder/                                    hf:vit with the same remedies, for `unsmooth.load` and --checkpoint
 """
 
@@ -21,12 +21,22 @@ ENCODER = "encoder"
 
 
 def save_mae(model: Any, folder: str | Path, classes: int) -> None:
-    """Write a model, and its encoder as a classifier of so many classes."""
+    """Save a model, and its encoder as a classifier of `classes` classes."""
     folder = Path(folder)
     write_folder(model, model.vit, TASK, folder, {})
     save(as_classifier(model.vit, classes), folder / ENCODER)
 
 
 def load_mae(folder: str | Path) -> nn.Module:
-    """The ViTMAEForPreTraining that a run of the task mae saved, remedies on its encoder."""
+    """Load a model that the task mae saved.
+
+    Args:
+        folder: Folder of the model, such as RUN/last.
+
+    Returns:
+        A ViTMAEForPreTraining with the remedies on its encoder.
+
+    Raises:
+        UnsmoothError: If a file is missing or cannot be read.
+    """
     return read_folder(folder, TASK, "ViTMAEConfig", build)[0]

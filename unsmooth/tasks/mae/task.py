@@ -1,14 +1,13 @@
-"""MAE pre-training: most patches of an image are hidden, and the model draws them.
+"""MAE pre-training: the model reconstructs masked patches.
 
-Of the recipe it takes the budget, the optimiser, precision, the moving average, and of the augmentation crop_scale,
-crop_ratio and hflip, as MAE uses no other. Labels, mixing, smoothing, distillation, drop_path, dropout and vitals are
-left out; the host's spec names its dropout.
+Of the recipe, the budget, the optimiser, precision, the weight average, crop_scale, crop_ratio and hflip are used.
+Labels, label smoothing, drop_path, dropout and vitals are ignored; dropout is an option of the host.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,32 +15,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.data.images import Stream, first_usable
-from unsmooth.data.pictures import ImageDataset
-from unsmooth.data.splits import Splits, open_splits, some_of
+from unsmooth.data.datasets import ImageDataset
+from unsmooth.data.images import Stream, first_valid_image
+from unsmooth.data.splits import Splits, limit_splits, open_splits
 from unsmooth.data.transforms import preprocessing
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast, eval_mode
-from unsmooth.recipes.recipe import Recipe
-from unsmooth.remedies.base import Option
 from unsmooth.spec import ModelSpec, SpecItem
 from unsmooth.surgery.storage import WEIGHTS, load
-from unsmooth.tasks.base import Task
+from unsmooth.tasks.base import Task, TaskRequest, reject_classification_fields
 from unsmooth.tasks.huggingface import config_of, read_spec
-from unsmooth.tasks.mae.items import Masked, MaskedPictures
-from unsmooth.tasks.mae.model import KIND, TASK, build, check_config, patches_of
+from unsmooth.tasks.mae.items import MaskedBatch, MaskedImages
+from unsmooth.tasks.mae.model import KIND, TASK, build, check_config, num_patches
 from unsmooth.tasks.mae.storage import save_mae
-from unsmooth.tasks.options import read_options, refuse_foreign
+from unsmooth.utils.options import option, options, read_texts, to_json
 
-OPTIONS = {
-    "mask_ratio": Option(0.75, "share of the patches that are hidden", above=0.0, high=1.0),
-    "norm_pix_loss": Option(True, "draw each patch's pixels over their mean and deviation, MAE's better target"),
-}
+
+@options
+class MaeOptions:
+    """Options of the MAE task (`--option NAME=VALUE`)."""
+
+    label = "mae"
+
+    mask_ratio: float = option(0.75, "share of masked patches", above=0.0, high=1.0)
+    norm_pix_loss: bool = option(True, "reconstruct pixels normalised per patch")
 
 
 @dataclass
-class Reconstruction:
-    """The squared error of hidden pixels, over all images."""
+class ReconstructionScore:
+    """Sum of the losses of masked patches, over all images."""
 
     total: float
     images: int
@@ -55,21 +57,21 @@ class Reconstruction:
     def primary_metric(self) -> float:
         return -self.loss if math.isfinite(self.loss) else -math.inf
 
-    def line(self) -> dict[str, float | None]:
+    def epoch_metrics(self) -> dict[str, float | None]:
         return {"val_loss": self.loss if math.isfinite(self.loss) else None}
 
-    def result(self) -> dict[str, Any]:
-        return {"loss": self.line()["val_loss"], "images": self.images, "skipped": self.skipped}
+    def summary(self) -> dict[str, Any]:
+        return {"loss": self.epoch_metrics()["val_loss"], "images": self.images, "skipped": self.skipped}
 
 
 class MaskedAutoencoding(Task):
     name = TASK
     primary_metric = "neg_loss"
 
-    def __init__(self, spec: ModelSpec, config: Any, splits: Splits, recipe: Recipe, seed: int,
-                 checkpoint: Path | None, weights: str, strict: bool) -> None:  # fmt: skip
-        self.spec, self.config, self.splits, self.recipe, self.seed = spec, config, splits, recipe, seed
-        self.checkpoint, self.weights, self.strict = checkpoint, weights, strict
+    def __init__(self, request: TaskRequest, spec: ModelSpec, config: Any, splits: Splits, checkpoint: Path | None,
+                 weights: str) -> None:  # fmt: skip
+        self.request, self.spec, self.config, self.splits = request, spec, config, splits
+        self.checkpoint, self.weights = checkpoint, weights
 
     @property
     def data(self) -> str:
@@ -79,91 +81,89 @@ class MaskedAutoencoding(Task):
         return {"train": self.splits.train.count, "val": self.splits.val.count}
 
     def build(self) -> None:
-        recipe, splits = self.recipe, self.splits
-        self.model = build(self.config, self.spec, self.seed, self.weights)
+        recipe, strict, splits = self.request.recipe, self.request.strict_data, self.splits
+        self.model = build(self.config, self.spec, self.request.seed, self.weights)
         if self.checkpoint is not None:
             load(self.checkpoint, self.model)
-        wanted = preprocessing(self.model)
-        self.size = wanted.size
+        config = preprocessing(self.model)
+        self.image_size = config.size
         for images in (splits.train, splits.val):
-            first_usable(images)
+            first_valid_image(images)
         crop = {"scale": recipe.crop_scale, "ratio": recipe.crop_ratio, "hflip": recipe.hflip, "color_jitter": None}
         crop["no_aug"] = recipe.crop_scale == (1.0, 1.0) and not recipe.hflip
-        shown = ImageDataset(splits.train, wanted.training(**crop), wanted.size[0], self.strict)
-        held = ImageDataset(splits.val, wanted.evaluation(), wanted.size[0], self.strict)
-        self.train, self.val = (MaskedPictures(pictures, patches_of(self.config)) for pictures in (shown, held))
+        train = ImageDataset(splits.train, config.train_transform(**crop), config.size[0], strict)
+        val = ImageDataset(splits.val, config.eval_transform(), config.size[0], strict)
+        self.train, self.val = (MaskedImages(images, num_patches(self.config)) for images in (train, val))
 
-    def loss(self, runner: Any, batch: Masked) -> Tensor:
+    def loss(self, runner: Any, batch: MaskedBatch) -> Tensor:
         loss: Tensor = runner(pixel_values=batch.images, noise=batch.noise).loss
         return loss
 
-    def score(self, model: nn.Module, batches: Iterable[Masked], device: torch.device, amp: str) -> Reconstruction:
-        """Every image under the one mask of its place: two models are eval_model on the same hidden patches."""
-        found = Reconstruction(0.0, 0)
+    def score(
+        self, model: nn.Module, batches: Iterable[MaskedBatch], device: torch.device, amp: str
+    ) -> ReconstructionScore:
+        """Score a model. The mask of an image depends on its index, so that all models see the same masks."""
+        total = ReconstructionScore(0.0, 0)
         with eval_mode(model):
             for batch in batches:
-                found.skipped |= batch.skipped
+                total.skipped |= batch.skipped
                 if len(batch):
                     with autocast(amp, device):
                         loss = self.loss(model, batch.to(device))
-                    found.total += loss.double().item() * len(batch)
-                    found.images += len(batch)
-        return found
+                    total.total += loss.double().item() * len(batch)
+                    total.images += len(batch)
+        return total
 
-    def join(self, scores: Sequence[Reconstruction]) -> Reconstruction:
+    def merge_scores(self, scores: Sequence[ReconstructionScore]) -> ReconstructionScore:
         skipped = {name: reason for score in scores for name, reason in score.skipped.items()}
-        joined = Reconstruction(sum(score.total for score in scores), sum(score.images for score in scores), skipped)
-        if not joined.images:
-            raise UnsmoothError(f"{self.data} has no validation image that can be scored: all were skipped")
-        return joined
+        merged = ReconstructionScore(
+            sum(score.total for score in scores), sum(score.images for score in scores), skipped
+        )
+        if not merged.images:
+            raise UnsmoothError(f"{self.data} has no valid validation image: all were skipped")
+        return merged
 
     def save(self, model: nn.Module, folder: Path) -> None:
         save_mae(model, folder, self.splits.classes)
 
 
-def open_task(
-    spec: str,
-    data: str | Path,
-    recipe: Recipe,
-    seed: int,
-    *,
-    checkpoint: str | Path | None = None,
-    pretrained: bool = False,
-    strict: bool = False,
-    options: Mapping[str, str] | None = None,
-    val_data: str | Path | None = None,
-    data_dir: str | Path | None = None,
-) -> MaskedAutoencoding:
-    """Pre-train hf:vit_mae(…) with remedies on its encoder, on the images of any data that `train` takes.
+def open_task(request: TaskRequest) -> MaskedAutoencoding:
+    """Open images for the pre-training of hf:vit_mae(…) with remedies on its encoder.
 
-    `pretrained`: the host is a folder or hub id whose weights are taken. `checkpoint`: a folder that this task saved,
-    or a file of weights of ViTMAEForPreTraining.
+    With `pretrained`, the host is a folder or hub id with weights. `checkpoint` is a folder that this task saved, or a
+    file with weights of ViTMAEForPreTraining.
     """
-    refuse_foreign(recipe, TASK)
-    given = dict(options or {})
-    parsed = read_spec(TASK, KIND, spec)
+    recipe = request.recipe
+    reject_classification_fields(recipe, TASK)
+    task_options = to_json(read_texts(MaeOptions, request.options, TASK))
+    parsed = read_spec(TASK, KIND, request.spec)
     assert parsed.host is not None
-    for name in OPTIONS:
-        if name in given and name in parsed.host.options:
-            raise UnsmoothError(f"{name} is given twice, in the spec and as an option: leave one out")
-    chosen = read_options(TASK, given, OPTIONS)
+    for name in request.options:
+        if name in parsed.host.options:
+            raise UnsmoothError(f"{name} is set in the spec and as an option. Use one of them")
     config = config_of(TASK, KIND, parsed.host)
-    host = SpecItem(parsed.host.name, {**chosen, **parsed.host.options})  # what the spec says itself stays
-    for name in OPTIONS:
+    host = SpecItem(parsed.host.name, {**task_options, **parsed.host.options})  # the spec takes precedence
+    for name in task_options:
         setattr(config, name, host.options[name])
     check_config(config)
     if recipe.image_size not in (0, config.image_size):
-        raise UnsmoothError(f"mae takes the host's own image size: write image_size={recipe.image_size} into the spec")
-    splits = some_of(open_splits(data, val_data, data_dir), recipe.train_images, recipe.val_images)
+        raise UnsmoothError(
+            f"mae uses the image size of the host (got image_size={recipe.image_size}). Set image_size in the spec"
+        )
+    splits = limit_splits(
+        open_splits(request.data, request.val_data, request.data_dir), recipe.train_images, recipe.val_images
+    )
     for images in (splits.train, splits.val):
         if isinstance(images, Stream):
-            raise UnsmoothError(f"mae reads images by place, and {images.name} is a stream; give a folder or an .npz")
-    found = None if checkpoint is None else Path(checkpoint)
-    if found is not None and found.is_dir():
-        found /= WEIGHTS
-    if found is not None and not found.exists():
-        raise UnsmoothError(f"{found} does not exist: a checkpoint is a folder saved by mae, or a file of weights")
-    weights = host.name.removeprefix("hf:") if pretrained else ""
-    if pretrained and weights == KIND:
-        raise UnsmoothError(f"hf:{KIND} is a type without weights; name a hub id or a folder to load weights")
-    return MaskedAutoencoding(replace(parsed, host=host), config, splits, recipe, seed, found, weights, strict)
+            raise UnsmoothError(f"mae does not support streams (got {images.name}). Use a folder or an .npz file")
+    checkpoint = request.checkpoint
+    if checkpoint is not None and checkpoint.is_dir():
+        checkpoint /= WEIGHTS
+    if checkpoint is not None and not checkpoint.exists():
+        raise UnsmoothError(
+            f"{checkpoint} does not exist. Use a folder that the task mae saved, or a file with weights"
+        )
+    weights = host.name.removeprefix("hf:") if request.pretrained else ""
+    if request.pretrained and weights == KIND:
+        raise UnsmoothError(f"hf:{KIND} is a model type without weights. Use a hub id or a folder, hf:FOLDER")
+    return MaskedAutoencoding(request, replace(parsed, host=host), config, splits, checkpoint, weights)

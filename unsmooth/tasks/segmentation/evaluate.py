@@ -1,4 +1,4 @@
-"""How well a segmenter does on validation pictures."""
+"""Evaluate a segmenter."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from unsmooth.hosts.modes import autocast, check_amp, device_of, eval_mode
 from unsmooth.tasks.segmentation.items import FullImages, SceneItems
 from unsmooth.tasks.segmentation.layout import open_scenes
 from unsmooth.tasks.segmentation.model import Segmenter, check_any_size
-from unsmooth.tasks.segmentation.options import Options, read_options
-from unsmooth.tasks.segmentation.predict import at_once, called, sliding
-from unsmooth.tasks.segmentation.score import Overlap, join
+from unsmooth.tasks.segmentation.options import SegmentationOptions
+from unsmooth.tasks.segmentation.predict import predict_whole, predict_windows, predicted_classes
+from unsmooth.tasks.segmentation.score import SegmentationScore, merge_scores
 from unsmooth.tasks.segmentation.storage import load_segmenter
 from unsmooth.tasks.segmentation.views import Evaluation, Normalise
+from unsmooth.utils.options import read_texts
 
-Progress = Callable[[int, int], None]  # pictures done, pictures in all
+Progress = Callable[[int, int], None]  # images done, total images
 
 
 def evaluate_segmentation(
@@ -38,29 +39,44 @@ def evaluate_segmentation(
     amp: str = "none",
     strict: bool = False,
     progress: Progress | None = None,
-) -> Overlap:
-    """mIoU and what belongs to it (`miou`, `pixel_accuracy`, `mean_accuracy`, `class_iou`).
+) -> SegmentationScore:
+    """Compute mIoU, pixel accuracy, mean class accuracy and IoU per class.
 
-    `model`: a segmenter, or a folder that one was saved to. `limit`: so many pictures, spread over all. `options`:
-    words of the task that differ from those it was trained with, as mode and short; the classes stay.
+    Args:
+        model: Segmenter, or the folder that one was saved to.
+        data: Data in the layout of ADE20K.
+        split: train or val.
+        limit: Maximum number of images, evenly spaced; 0: all.
+        options: Options that differ from those of the training, such as mode and short.
+        workers: Worker processes that load images.
+        device: Device (default: that of the model; for a folder, cuda if available).
+        amp: Autocast precision.
+        strict: Whether to raise on a broken image instead of skipping it.
+        progress: Called with the numbers of images done and in total.
+
+    Returns:
+        The score, with `miou`, `pixel_accuracy`, `mean_accuracy` and `class_iou`.
+
+    Raises:
+        UnsmoothError: If the data, an option or the device is not valid.
     """
     check_amp(amp)
-    given = isinstance(model, nn.Module)
-    if given and not isinstance(model, Segmenter):
-        raise UnsmoothError(f"expected a segmenter, or the folder of one, got {type(model).__name__}")
+    is_module = isinstance(model, nn.Module)
+    if is_module and not isinstance(model, Segmenter):
+        raise UnsmoothError(f"model must be a segmenter or the folder of one (got {type(model).__name__})")
     built = model if isinstance(model, Segmenter) else load_segmenter(model)
-    wanted = _changed(built.options, options or {})
+    changed = _change_options(built.options, options or {})
     if split not in ("train", "val") or limit < 0:
-        raise UnsmoothError(f"split is train or val and limit 0 or more, not {split!r} and {limit}")
-    scenes = open_scenes(data, split).some(limit)
-    if device is not None or not given:
+        raise UnsmoothError(f"split must be train or val, and limit at least 0 (got {split!r} and {limit})")
+    scenes = open_scenes(data, split).limit(limit)
+    if device is not None or not is_module:
         _move(built, device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if wanted.mode == "whole":
+    if changed.mode == "whole":
         check_any_size(built, f"this {type(built.backbone).__name__}")
-    batches = evaluation_batches(validation(built, scenes, wanted, strict), 1, workers)
+    batches = evaluation_batches(validation(built, scenes, changed, strict), 1, workers)
     done = 0
 
-    def told() -> Iterable[FullImages]:
+    def with_progress() -> Iterable[FullImages]:
         nonlocal done
         for batch in batches:
             yield batch
@@ -68,43 +84,45 @@ def evaluate_segmentation(
             if progress is not None:
                 progress(done, scenes.count)
 
-    return join([score(built, told(), device_of(built), amp, wanted)])
+    return merge_scores([score(built, with_progress(), device_of(built), amp, changed)])
 
 
-def validation(model: Segmenter, scenes: Any, options: Options, strict: bool) -> SceneItems:
-    """Scenes as a segmenter is eval_model on them."""
-    wanted = preprocessing(model.backbone, options.window)
-    view = Evaluation(options, Normalise(wanted.mean, wanted.std))
-    return SceneItems(scenes, view, wanted.size[0], options, training=False, strict=strict)
+def validation(model: Segmenter, scenes: Any, options: SegmentationOptions, strict: bool) -> SceneItems:
+    """Scenes with the preprocessing of a segmenter for evaluation."""
+    config = preprocessing(model.backbone, options.window)
+    view = Evaluation(options, Normalise(config.mean, config.std))
+    return SceneItems(scenes, view, config.size[0], options, training=False, strict=strict)
 
 
-def score(model: Segmenter, batches: Iterable[FullImages], device: torch.device, amp: str, options: Options) -> Overlap:
-    """Count the pixels of some batches; the model's modes and gradients are as before."""
-    found = Overlap.none(options.classes)
+def score(
+    model: Segmenter, batches: Iterable[FullImages], device: torch.device, amp: str, options: SegmentationOptions
+) -> SegmentationScore:
+    """Score a model on batches, without changing its mode or gradients."""
+    total = SegmentationScore.empty(options.classes)
     with eval_mode(model):
         for batch in batches:
-            found.skipped |= batch.skipped
-            for picture, labels in zip(batch.pictures, batch.labels, strict=True):
-                picture = picture.to(device)
+            total.skipped |= batch.skipped
+            for image, labels in zip(batch.full_images, batch.labels, strict=True):
+                image = image.to(device)
                 with autocast(amp, device):
                     if options.mode == "whole":
-                        logits = at_once(model, picture, model.multiple)
+                        logits = predict_whole(model, image, model.multiple)
                     else:
-                        logits = sliding(model, picture, options.window)
-                found.add(labels.to(device), called(logits, (labels.shape[0], labels.shape[1])))
-    return found
+                        logits = predict_windows(model, image, options.window)
+                total.add(labels.to(device), predicted_classes(logits, (labels.shape[0], labels.shape[1])))
+    return total
 
 
 def _move(model: Segmenter, device: str | torch.device) -> None:
     try:
         model.to(device)
     except (RuntimeError, AssertionError) as error:
-        raise UnsmoothError(f"the device {device} cannot be used: {str(error).splitlines()[0]}") from error
+        raise UnsmoothError(f"cannot use the device {device}: {str(error).splitlines()[0]}") from error
 
 
-def _changed(options: Options, given: dict[str, Any]) -> Options:
-    for name in given:
+def _change_options(options: SegmentationOptions, changes: dict[str, Any]) -> SegmentationOptions:
+    for name in changes:
         if name in ("classes", "hidden", "auxiliary", "head", "crop"):
-            raise UnsmoothError(f"{name} is part of a trained segmenter; its own is {getattr(options, name)}")
-    wanted = read_options({**options.to_json(), **given})
-    return replace(wanted, short=wanted.short or wanted.crop)
+            raise UnsmoothError(f"{name} cannot be changed after training (it is {getattr(options, name)})")
+    changed = read_texts(SegmentationOptions, {**options.to_json(), **changes}, "segmentation")
+    return replace(changed, short=changed.short or changed.crop)

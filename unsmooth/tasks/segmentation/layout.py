@@ -1,4 +1,4 @@
-"""ImageDataset and annotations in the layout of the scene-parsing benchmark (ADE20K):
+"""Images and annotations in the layout of the scene-parsing benchmark (ADE20K):
 
     ROOT/images/training/NAME.jpg      ROOT/annotations/training/NAME.png
     ROOT/images/validation/NAME.jpg    ROOT/annotations/validation/NAME.png
@@ -14,67 +14,66 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from unsmooth.data.images import SUFFIXES, ImageReadError, read_picture, spread
+from unsmooth.data.images import SUFFIXES, ImageReadError, evenly_spaced, read_image, reject_truncated
 from unsmooth.errors import UnsmoothError
-from unsmooth.tasks.segmentation.options import Options
+from unsmooth.tasks.segmentation.options import SegmentationOptions
 
-BENCHMARK = "ADEChallengeData2016"  # the folder in the benchmark's archive
+BENCHMARK = "ADEChallengeData2016"  # folder in the archive of the benchmark
 SPLITS = {"train": "training", "val": "validation"}
-IGNORE = -1  # the label of a pixel that does not count
+IGNORE = -1  # label of unlabelled pixels
 
 
 @dataclass(frozen=True)
 class Scenes:
-    """The pictures of one split, each with an annotation; names are paths below the root."""
+    """Images of one split with their annotations, as paths relative to the root."""
 
     root: Path
-    pictures: tuple[str, ...]
+    images: tuple[str, ...]
     annotations: tuple[str, ...]
 
     @property
     def count(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
-    def some(self, count: int) -> Scenes:
-        """So many of them, spread over all; 0: all."""
+    def limit(self, count: int) -> Scenes:
+        """At most `count` evenly spaced scenes; 0: all."""
         if not count or count >= self.count:
             return self
-        at = spread(self.count, count)
+        indices = evenly_spaced(self.count, count)
         return replace(
             self,
-            pictures=tuple(self.pictures[i] for i in at),
-            annotations=tuple(self.annotations[i] for i in at),
+            images=tuple(self.images[i] for i in indices),
+            annotations=tuple(self.annotations[i] for i in indices),
         )
 
-    def read(self, place: int, options: Options) -> tuple[Image.Image, Image.Image]:
-        """A picture, and its labels as an image of whole numbers, `IGNORE` where there is none."""
-        picture = read_picture(self.root / self.pictures[place])
-        name = self.annotations[place]
+    def read(self, index: int, options: SegmentationOptions) -> tuple[Image.Image, Image.Image]:
+        """An image, and its labels as an image of integers, `IGNORE` if unlabelled."""
+        image = read_image(self.root / self.images[index])
+        name = self.annotations[index]
         labels = read_labels(self.root / name, name, options)
-        if labels.size != picture.size:
+        if labels.size != image.size:
             raise UnsmoothError(
-                f"{name} has {_pixels(labels)} pixels and {self.pictures[place]} has {_pixels(picture)}: "
-                "an annotation has the size of its picture"
+                f"{name} has {_pixels(labels)} pixels, but {self.images[index]} has {_pixels(image)}. "
+                "An annotation must have the size of its image"
             )
-        return picture, labels
+        return image, labels
 
 
 def open_scenes(data: str | Path, split: str) -> Scenes:
-    """The pictures of a split ("train" or "val"), each with its annotation. Reads names only."""
+    """Open a split ("train" or "val"): find the files and match images and annotations, without reading them."""
     root, folder = find_root(data), SPLITS[split]
-    pictures, annotations = _files(root, f"images/{folder}", SUFFIXES), _files(root, f"annotations/{folder}", (".png",))
-    if not pictures:
-        raise UnsmoothError(f"{root}/images/{folder} holds no pictures (looked for {', '.join(SUFFIXES)})")
-    for these, those, what in ((pictures, annotations, "annotation"), (annotations, pictures, "picture")):
-        missing = sorted(these.keys() - those.keys())
+    images, annotations = _files(root, f"images/{folder}", SUFFIXES), _files(root, f"annotations/{folder}", (".png",))
+    if not images:
+        raise UnsmoothError(f"{root}/images/{folder} holds no images (expected {', '.join(SUFFIXES)})")
+    for files, others, kind in ((images, annotations, "annotation"), (annotations, images, "image")):
+        missing = sorted(files.keys() - others.keys())
         if missing:
-            of = "images" if what == "picture" else "annotations"
             raise UnsmoothError(
-                f"{root}/{these[missing[0]]} has no {what} in {of}/{folder}"
-                + (f", and so have {len(missing) - 1} more" if len(missing) > 1 else "")
+                f"{root}/{files[missing[0]]} has no {kind} in {kind}s/{folder}"
+                + (f", nor have {len(missing) - 1} other files" if len(missing) > 1 else "")
             )
-    names = sorted(pictures)
-    return Scenes(root, tuple(pictures[name] for name in names), tuple(annotations[name] for name in names))
+    names = sorted(images)
+    return Scenes(root, tuple(images[name] for name in names), tuple(annotations[name] for name in names))
 
 
 def find_root(data: str | Path) -> Path:
@@ -82,54 +81,54 @@ def find_root(data: str | Path) -> Path:
         if (root / "images").is_dir() and (root / "annotations").is_dir():
             return root
     raise UnsmoothError(
-        f"{data} is no data for segmentation: it needs the folders images/ and annotations/ with training/ and "
-        f"validation/ in each, as in {BENCHMARK}"
+        f"{data} does not have the layout of ADE20K. Use a folder with images/ and annotations/, and training/ and "
+        f"validation/ in each"
     )
 
 
-def read_labels(path: Path, name: str, options: Options) -> Image.Image:
-    """An annotation as labels from 0, an image of 32-bit numbers."""
+def read_labels(path: Path, name: str, options: SegmentationOptions) -> Image.Image:
+    """Read an annotation as an image of 32-bit labels that start at 0."""
     values = np.asarray(_annotation(path, name)).astype(np.int32)
     first = 1 if options.reduce_zero_label else 0
     labels = np.where(values == options.ignore, IGNORE, values - first)
     if labels.max(initial=IGNORE) >= options.classes:
         raise UnsmoothError(
-            f"{name} has the value {int(labels.max()) + first}, and {options.classes} classes go from {first} to "
-            f"{options.classes - 1 + first}: check the options classes, reduce_zero_label and ignore"
+            f"{name} has the value {int(labels.max()) + first}, but {options.classes} classes have values "
+            f"{first} to {options.classes - 1 + first}. Check the options classes, reduce_zero_label and ignore"
         )
     return Image.fromarray(labels)
 
 
 def _annotation(path: Path, name: str) -> Image.Image:
-    """The file of an annotation with its values as they are."""
+    """Open an annotation file with its raw values."""
     try:
-        with Image.open(path) as file:
-            found = file.copy()  # which loads it
+        with reject_truncated(), Image.open(path) as file:
+            image = file.copy()  # decodes it
     except FileNotFoundError as error:
-        raise UnsmoothError(f"{name} is gone: an annotation must stay beside its picture") from error
+        raise UnsmoothError(f"the annotation {name} no longer exists") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ImageReadError(f"its annotation {name} cannot be read: {error or type(error).__name__}") from error
-    if len(found.getbands()) != 1 or found.mode == "F":
+        raise ImageReadError(f"cannot read its annotation {name}: {error or type(error).__name__}") from error
+    if len(image.getbands()) != 1 or image.mode == "F":
         raise UnsmoothError(
-            f"{name} is a picture of mode {found.mode}: an annotation has one channel, whose values are classes"
+            f"{name} has mode {image.mode}. An annotation must have one channel, whose values are classes"
         )
-    return found
+    return image
 
 
 def _files(root: Path, folder: str, suffixes: tuple[str, ...]) -> dict[str, str]:
-    """Files of a folder by their names without suffix."""
+    """Relative paths of the files of a folder, by name without suffix."""
     if not (root / folder).is_dir():
         raise UnsmoothError(f"{root} has no folder {folder}")
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for path in (root / folder).iterdir():
         if path.suffix.lower() in suffixes:
-            if path.stem in found:
+            if path.stem in files:
                 raise UnsmoothError(
-                    f"{root}/{folder} has two files for {path.stem}: {found[path.stem]} and {path.name}"
+                    f"{root}/{folder} has two files for {path.stem}: {files[path.stem]} and {path.name}"
                 )
-            found[path.stem] = f"{folder}/{path.name}"
-    return found
+            files[path.stem] = f"{folder}/{path.name}"
+    return files
 
 
-def _pixels(picture: Image.Image) -> str:
-    return f"{picture.size[0]} × {picture.size[1]}"
+def _pixels(image: Image.Image) -> str:
+    return f"{image.size[0]} × {image.size[1]}"

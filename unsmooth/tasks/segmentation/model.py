@@ -1,4 +1,4 @@
-"""A treated timm host under UperNet: features of four depths, a head over them, and an auxiliary head for training."""
+"""Segmentation model: a treated timm host, UperNet on its feature maps, and an auxiliary head for training."""
 
 from __future__ import annotations
 
@@ -13,44 +13,48 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import image_size
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.surgery.record import applied, record_of
-from unsmooth.tasks.segmentation.options import Options
+from unsmooth.tasks.segmentation.options import SegmentationOptions
 
 LEVELS = 4
 
 
 class Segmenter(nn.Module):
-    """Logits (N, classes, H, W) of images (N, C, H, W); in training with those of the auxiliary head.
+    """UperNet on a timm host: logits (N, classes, H, W) of images (N, C, H, W), in training also auxiliary logits.
 
-    A host with stages gives one map of each resolution, the last four. A plain ViT gives the tokens of four blocks,
-    evenly spread, made to a pyramid: two deconvolutions, one, none, max-pooling (strides 4, 8, 16, 32 with patches
-    of 16). `options` say what it was trained for.
+    A hierarchical host provides one map per resolution, the last four. A plain ViT provides the tokens of four evenly
+    spaced blocks, resized to a pyramid by two deconvolutions, one, none, and max-pooling (strides 4, 8, 16 and 32 with
+    patches of 16).
+
+    Args:
+        backbone: Host, with its remedies applied.
+        options: Resolved options of the task.
     """
 
-    def __init__(self, backbone: nn.Module, options: Options) -> None:
+    def __init__(self, backbone: nn.Module, options: SegmentationOptions) -> None:
         super().__init__()
-        heads = upernet()
+        upernet = import_upernet()
         self.options = options
         self.image_size = options.window
         self.channels = image_size(backbone)[0]
         self.indices, widths, self.multiple, plain = _levels(backbone, (self.channels, options.window, options.window))
-        check_met(backbone, self._maps_of(backbone))
+        check_remedies_reached(backbone, self._maps_of(backbone))
         self.backbone = backbone
         self.neck = _pyramid(widths) if plain else nn.ModuleList(nn.Identity() for _ in widths)
-        config = heads.UperNetConfig(
+        config = upernet.UperNetConfig(
             hidden_size=options.hidden, auxiliary_channels=max(1, options.hidden // 2), num_labels=options.classes
         )
-        self.head = heads.modeling_upernet.UperNetHead(config, widths)
+        self.head = upernet.modeling_upernet.UperNetHead(config, widths)
         self.auxiliary = (
-            heads.modeling_upernet.UperNetFCNHead(config, widths, in_index=len(widths) - 2)
+            upernet.modeling_upernet.UperNetFCNHead(config, widths, in_index=len(widths) - 2)
             if options.auxiliary else None
         )  # fmt: skip
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        found = _intermediates(self.backbone, images, self.indices)
-        maps = [scale(each) for scale, each in zip(self.neck, found, strict=True)]
-        logits = _sized(self.head(maps), images)
+        features = _intermediates(self.backbone, images, self.indices)
+        maps = [scale(each) for scale, each in zip(self.neck, features, strict=True)]
+        logits = _resize(self.head(maps), images)
         if self.training and self.auxiliary is not None:
-            return logits, _sized(self.auxiliary(maps), images)
+            return logits, _resize(self.auxiliary(maps), images)
         return logits
 
     def _maps_of(self, backbone: nn.Module) -> Callable[[], Any]:
@@ -58,12 +62,12 @@ class Segmenter(nn.Module):
         return lambda: _intermediates(backbone, image, self.indices)
 
     def no_weight_decay(self) -> set[str]:
-        """The host's own wish, for the optimiser."""
-        wish: Callable[[], Any] = getattr(self.backbone, "no_weight_decay", set)
-        return {f"backbone.{name}" for name in wish()}
+        """Parameters that the host excludes from weight decay."""
+        excluded: Callable[[], Any] = getattr(self.backbone, "no_weight_decay", set)
+        return {f"backbone.{name}" for name in excluded()}
 
     def group_matcher(self, coarse: bool = False) -> Callable[[str], tuple[int]]:
-        """Layers for timm's layer-wise learning rates: the host's, and everything above it as the last one."""
+        """Layers for timm's layer-wise learning rate decay: those of the host, and the heads as the last one."""
         from timm.models import group_parameters
 
         host: Any = self.backbone
@@ -78,24 +82,24 @@ class Segmenter(nn.Module):
 
 
 def synchronise(model: Segmenter) -> None:
-    """Have BatchNorm above the host see the batch of all processes, where each has few images (GPUs only)."""
+    """Synchronise the BatchNorm layers of neck and heads over all processes (GPUs only)."""
     for name in ("neck", "head", "auxiliary"):
         part = getattr(model, name)
         if part is not None:
             setattr(model, name, nn.SyncBatchNorm.convert_sync_batchnorm(part))
 
 
-def upernet() -> Any:
-    """Hugging Face's UperNet."""
+def import_upernet() -> Any:
+    """Hugging Face's module of UperNet."""
     try:
-        from transformers.models import upernet as found
+        from transformers.models import upernet
     except ImportError as error:
-        raise UnsmoothError("segmentation needs an extra: pip install 'unsmooth[hf]'") from error
-    return found
+        raise UnsmoothError("segmentation needs transformers. pip install 'unsmooth[hf]'") from error
+    return upernet
 
 
-def check_met(backbone: nn.Module, run: Callable[[], Any]) -> None:
-    """Refuse remedies that sit where this pass does not go: class-attention layers, or the end of the host."""
+def check_remedies_reached(backbone: nn.Module, run: Callable[[], Any]) -> None:
+    """Raise if a remedy acts on modules that the pass does not run, such as class-attention layers."""
     reached: set[str] = set()
 
     def note(name: str) -> Callable[..., None]:
@@ -114,40 +118,37 @@ def check_met(backbone: nn.Module, run: Callable[[], Any]) -> None:
         missed = [attachment.target for attachment in entry.attachments if attachment.target not in reached]
         if missed:
             raise UnsmoothError(
-                f"{entry.remedy} acts on {missed[0] or 'the whole model'}, which segmentation does not run; "
-                f"restrict it with blocks=…, or choose another host than {_name(backbone)}"
+                f"{entry.remedy} acts on {missed[0] or 'the whole model'}, which segmentation does not run. "
+                f"Restrict it with blocks=…, or use another host than {_name(backbone)}"
             )
 
 
 def check_any_size(model: Segmenter, name: str) -> None:
-    """Refuse a host that takes images of the size of a crop and no others."""
+    """Raise if the model only accepts images of the crop size."""
     side = model.options.window
     try:
         with eval_mode(model):
             model(_noise(model.backbone, (model.channels, side, side + model.multiple)))
-    except Exception as error:  # whatever a host makes of a size that it was not built for
+    except Exception as error:  # any error of a host at another size
         raise UnsmoothError(
-            f"{name} takes images of {side} × {side} pixels only: evaluate with mode=slide, or build it for any size"
+            f"{name} only accepts images of {side} × {side} pixels. Use mode=slide, or a host for any size"
         ) from error
 
 
 def _levels(backbone: nn.Module, size: tuple[int, int, int]) -> tuple[list[int], list[int], int, bool]:
-    """Which of a host's maps to take, their channels, what sides must be a multiple of, and whether it is plain."""
+    """Indices and channels of the feature maps, the divisor of image sides, and whether the host is a plain ViT."""
     name = _name(backbone)
     if not callable(getattr(backbone, "forward_intermediates", None)):
         raise UnsmoothError(
-            f"{name} does not give the maps between its layers (timm's forward_intermediates), so it cannot be "
-            "segmented with; ViT, DeiT, BEiT, CaiT, Swin and PVT v2 can"
+            f"{name} does not provide intermediate feature maps (timm's forward_intermediates), which segmentation "
+            "needs. Use ViT, DeiT, BEiT, CaiT, Swin or PVT v2"
         )
     try:
         with eval_mode(backbone):
             maps = _intermediates(backbone, _noise(backbone, size), None)
-    except RuntimeError as error:
-        if str(error).startswith("unsmooth:"):  # a remedy that would be silently off
-            raise UnsmoothError(str(error).removeprefix("unsmooth: ")) from error
-        raise _unfit(name, size, error) from error
-    except Exception as error:
-        raise _unfit(name, size, error) from error
+    except Exception as error:  # any error of the host, or a remedy that this pass does not reach
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UnsmoothError(f"{name} gives no feature maps for {size[2]} × {size[1]} pixels: {reason}") from error
     sides = [each.shape[-1] for each in maps]
     plain = len(set(sides)) == 1
     if plain:
@@ -156,21 +157,21 @@ def _levels(backbone: nn.Module, size: tuple[int, int, int]) -> tuple[list[int],
     else:
         indices = [i for i, side in enumerate(sides) if i + 1 == len(sides) or sides[i + 1] != side][-LEVELS:]
     if len(indices) < 2:
-        raise UnsmoothError(f"{name} has one map only: a pyramid needs a host of two blocks or more")
-    known: Any = getattr(backbone, "feature_info", None) or ()
-    strides = [info["reduction"] for info in known] or [-(-size[-1] // side) for side in sides]
+        raise UnsmoothError(f"{name} has a single feature map. Use a host with at least two blocks")
+    feature_info: Any = getattr(backbone, "feature_info", None) or ()
+    strides = [info["reduction"] for info in feature_info] or [-(-size[-1] // side) for side in sides]
     multiple = int(max(strides))
     if size[-1] % multiple:
         below = size[-1] // multiple * multiple
         raise UnsmoothError(
-            f"{name} divides images into parts of {multiple} pixels, and {size[-1]} is no multiple of it: try "
-            f"--option crop={below or multiple} or crop={below + multiple}"
+            f"the crop must be a multiple of {multiple} for {name} (got {size[-1]}). "
+            f"Use --option crop={below or multiple} or crop={below + multiple}"
         )
     return indices, [maps[i].shape[1] for i in indices], multiple, plain
 
 
 def _pyramid(widths: list[int]) -> nn.ModuleList:
-    """Four resolutions of maps that all have the same."""
+    """Modules that resize maps of one resolution to a pyramid."""
 
     def up(width: int) -> nn.Module:
         return nn.ConvTranspose2d(width, width, kernel_size=2, stride=2)
@@ -199,10 +200,5 @@ def _name(backbone: nn.Module) -> str:
     return type(backbone).__name__ if host is None else host.name
 
 
-def _sized(logits: Tensor, images: Tensor) -> Tensor:
+def _resize(logits: Tensor, images: Tensor) -> Tensor:
     return F.interpolate(logits, images.shape[-2:], mode="bilinear", align_corners=False)
-
-
-def _unfit(name: str, size: tuple[int, int, int], error: Exception) -> UnsmoothError:
-    first = (str(error) or type(error).__name__).splitlines()[0]
-    return UnsmoothError(f"{name} cannot give its maps of images of {size[2]} × {size[1]} pixels: {first}")

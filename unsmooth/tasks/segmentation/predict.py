@@ -1,4 +1,4 @@
-"""What a segmenter says about a picture of any size: whole, or by windows whose logits are averaged."""
+"""Predictions for images of any size: whole, or by sliding windows whose logits are averaged."""
 
 from __future__ import annotations
 
@@ -6,56 +6,56 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-AT_ONCE = 8  # windows that are run together
-CHUNK = 16  # classes that are brought to a picture's own size together
+WINDOW_BATCH = 8  # windows per forward pass
+CHUNK = 16  # classes that are resized together
 
 
 def windows(length: int, side: int) -> list[int]:
-    """Where windows begin along a side, two thirds of a window apart; the last one ends with the picture."""
+    """First pixels of the windows along a side, two thirds of a window apart; the last window ends with the image."""
     step = max(1, side * 2 // 3)
-    return [min(at, length - side) for at in range(0, max(1, length - side + step), step)]
+    return [min(start, length - side) for start in range(0, max(1, length - side + step), step)]
 
 
-def sliding(model: nn.Module, picture: Tensor, side: int) -> Tensor:
-    """Logits (classes, height, width) of a picture: the mean over the windows that see a pixel."""
-    height, width = picture.shape[1:]
-    padded = F.pad(picture, (0, max(0, side - width), 0, max(0, side - height)))
-    places = [(top, left) for top in windows(padded.shape[1], side) for left in windows(padded.shape[2], side)]
+def predict_windows(model: nn.Module, image: Tensor, side: int) -> Tensor:
+    """Logits (classes, height, width) of an image, averaged over the windows that contain a pixel."""
+    height, width = image.shape[1:]
+    padded = F.pad(image, (0, max(0, side - width), 0, max(0, side - height)))
+    corners = [(top, left) for top in windows(padded.shape[1], side) for left in windows(padded.shape[2], side)]
     total: Tensor | None = None
-    seen = padded.new_zeros(padded.shape[1:], dtype=torch.float32)
-    for at in range(0, len(places), AT_ONCE):
-        some = places[at : at + AT_ONCE]
-        views = torch.stack([padded[:, top : top + side, left : left + side] for top, left in some])
-        for (top, left), logits in zip(some, model(views).float(), strict=True):
+    counts = padded.new_zeros(padded.shape[1:], dtype=torch.float32)
+    for start in range(0, len(corners), WINDOW_BATCH):
+        batch = corners[start : start + WINDOW_BATCH]
+        views = torch.stack([padded[:, top : top + side, left : left + side] for top, left in batch])
+        for (top, left), logits in zip(batch, model(views).float(), strict=True):
             if total is None:
                 total = logits.new_zeros(len(logits), *padded.shape[1:])
             total[:, top : top + side, left : left + side] += logits
-            seen[top : top + side, left : left + side] += 1
+            counts[top : top + side, left : left + side] += 1
     assert total is not None
-    return (total / seen)[:, :height, :width]
+    return (total / counts)[:, :height, :width]
 
 
-def at_once(model: nn.Module, picture: Tensor, multiple: int) -> Tensor:
-    """Logits of a whole picture, filled up to a size that the host can divide."""
-    height, width = picture.shape[1:]
-    padded = F.pad(picture, (0, -width % multiple, 0, -height % multiple))
+def predict_whole(model: nn.Module, image: Tensor, multiple: int) -> Tensor:
+    """Logits of a whole image, padded to a multiple of the divisor of the host."""
+    height, width = image.shape[1:]
+    padded = F.pad(image, (0, -width % multiple, 0, -height % multiple))
     logits: Tensor = model(padded[None])[0].float()
     return logits[:, :height, :width]
 
 
-def called(logits: Tensor, size: tuple[int, int]) -> Tensor:
-    """The class of each pixel of a picture's own size; as many as there are classes where logits are not finite.
+def predicted_classes(logits: Tensor, size: tuple[int, int]) -> Tensor:
+    """Class of each pixel at the original size; the number of classes if the logits are not finite.
 
-    The largest of bilinearly scaled logits, some classes at a time: all at once would take gigabytes of a photograph.
+    Logits are resized for some classes at a time, since all of them would take gigabytes for a photograph.
     """
     if not logits.isfinite().all():
         return torch.full(size, len(logits), device=logits.device)
     best = torch.full(size, -torch.inf, device=logits.device)
     classes = torch.zeros(size, dtype=torch.long, device=logits.device)
     for first in range(0, len(logits), CHUNK):
-        some = F.interpolate(logits[None, first : first + CHUNK], size, mode="bilinear", align_corners=False)[0]
-        value, place = some.max(0)
+        resized = F.interpolate(logits[None, first : first + CHUNK], size, mode="bilinear", align_corners=False)[0]
+        value, channel = resized.max(0)
         better = value > best
         best = torch.where(better, value, best)
-        classes = torch.where(better, place + first, classes)
+        classes = torch.where(better, channel + first, classes)
     return classes

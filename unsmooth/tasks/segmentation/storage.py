@@ -1,8 +1,8 @@
-"""A segmenter as files: the host as `unsmooth.save` writes it, the head beside it. Nothing is pickled.
+"""Save and load segmenters: the host as `unsmooth.save` writes it, and the heads. Nothing is pickled.
 
 DIR/backbone/           the treated host, for unsmooth.load
-DIR/head.safetensors    the weights of everything above it
-DIR/segmenter.json      options, and a digest of both files, so that parts of two saves are refused
+DIR/head.safetensors    weights of neck and heads
+DIR/segmenter.json      options, and digests of both files, so that files of two saves are not mixed
 """
 
 from __future__ import annotations
@@ -21,15 +21,24 @@ from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError
 from unsmooth.surgery.storage import WEIGHTS, load, save
 from unsmooth.tasks.segmentation.model import Segmenter
-from unsmooth.tasks.segmentation.options import read_options
+from unsmooth.tasks.segmentation.options import SegmentationOptions
 from unsmooth.utils.files import replace_files
+from unsmooth.utils.options import read_options
 
 BACKBONE, HEAD, SETTINGS = "backbone", "head.safetensors", "segmenter.json"
 FORMAT = 1
 
 
 def save_segmenter(model: Segmenter, folder: str | Path) -> None:
-    """Write a segmenter to a folder."""
+    """Save a segmenter.
+
+    Args:
+        model: Segmenter.
+        folder: Folder to write to; it is created.
+
+    Raises:
+        UnsmoothError: If the folder cannot be written.
+    """
     folder = Path(folder)
     save(model.backbone, folder / BACKBONE)
     head = {name: value.detach().contiguous() for name, value in _head(model).items()}
@@ -40,12 +49,12 @@ def save_segmenter(model: Segmenter, folder: str | Path) -> None:
         written["head"] = _digest(path)
 
     def settings(path: Path) -> None:
-        found = {
+        content = {
             "format": FORMAT, "task": "segmentation", "options": model.options.to_json(),
             "digests": {"head": written["head"], "backbone": _digest(folder / BACKBONE / WEIGHTS)},
             "versions": {"unsmooth": __version__, "torch": torch.__version__},
         }  # fmt: skip
-        path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     try:
         replace_files({folder / HEAD: weights, folder / SETTINGS: settings})
@@ -54,25 +63,39 @@ def save_segmenter(model: Segmenter, folder: str | Path) -> None:
 
 
 def load_segmenter(folder: str | Path) -> Segmenter:
-    """A segmenter from the folder that it was saved to."""
+    """Load a segmenter.
+
+    Args:
+        folder: Folder that `save_segmenter` or a run of the task wrote.
+
+    Returns:
+        The segmenter on the CPU.
+
+    Raises:
+        UnsmoothError: If a file is missing, or if the files are of different saves.
+    """
     folder = Path(folder)
-    found = _settings(folder)
-    for what, path in (("head", folder / HEAD), ("backbone", folder / BACKBONE / WEIGHTS)):
+    settings = _settings(folder)
+    for part, path in (("head", folder / HEAD), ("backbone", folder / BACKBONE / WEIGHTS)):
         if not path.is_file():
-            raise UnsmoothError(f"{folder} holds no {path.relative_to(folder)}: the {what} is missing")
-        if _digest(path) != found["digests"][what]:
+            raise UnsmoothError(f"{folder} holds no {path.relative_to(folder)}: the {part} is missing")
+        if _digest(path) != settings["digests"][part]:
             raise UnsmoothError(
-                f"{path} is not the file that {SETTINGS} was written with: a save was cut short; save again"
+                f"{path} and {SETTINGS} are of different saves: a save was interrupted. Save the model again"
             )
-    with torch.random.fork_rng(devices=[]):  # the head is filled at once: what it draws is nobody's
-        model = Segmenter(load(folder / BACKBONE), read_options(found["options"]))
+    with torch.random.fork_rng(devices=[]):  # the initial weights of the head are replaced
+        model = Segmenter(
+            load(folder / BACKBONE), read_options(SegmentationOptions, settings["options"], str(folder / SETTINGS))
+        )
     head = load_file(folder / HEAD)
     if head.keys() != _head(model).keys():
-        raise UnsmoothError(f"{folder / HEAD} does not fit {SETTINGS}: it was saved by another version of unsmooth")
-    for part in (model.neck, model.head, model.auxiliary):
-        if part is not None:
-            part.to(dtype=head["head.classifier.weight"].dtype)
-    model.load_state_dict(head, strict=False)  # copied: kernels may round otherwise on memory that lies as in a file
+        raise UnsmoothError(
+            f"{folder / HEAD} does not match {SETTINGS}. Save the model again with this version of unsmooth"
+        )
+    for module in (model.neck, model.head, model.auxiliary):
+        if module is not None:
+            module.to(dtype=head["head.classifier.weight"].dtype)
+    model.load_state_dict(head, strict=False)  # copied, since kernels may round differently on memory-mapped tensors
     return model
 
 
@@ -83,15 +106,15 @@ def _head(model: Segmenter) -> dict[str, Tensor]:
 def _settings(folder: Path) -> dict[str, Any]:
     path = folder / SETTINGS
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        version = found["format"]
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version = content["format"]
         if version == FORMAT:
-            return {"digests": dict(found["digests"]), "options": dict(found["options"])}
+            return {"digests": dict(content["digests"]), "options": dict(content["options"])}
     except FileNotFoundError as error:
-        raise UnsmoothError(f"{folder} holds no {SETTINGS}: it is no saved segmenter") from error
+        raise UnsmoothError(f"{folder} holds no {SETTINGS}. Use a folder that a segmenter was saved to") from error
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise UnsmoothError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
-    raise UnsmoothError(f"{path} has format {version!r}, and this version of unsmooth reads {FORMAT}; update unsmooth")
+        raise UnsmoothError(f"cannot read {path} ({type(error).__name__}: {error})") from error
+    raise UnsmoothError(f"{path} has format {version!r}, but this version of unsmooth reads {FORMAT}. Update unsmooth")
 
 
 def _digest(path: Path) -> str:

@@ -1,8 +1,8 @@
-"""Semantic segmentation as a task of `unsmooth train`."""
+"""Semantic segmentation, as a task of `unsmooth train`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,74 +11,53 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from unsmooth.data.images import spread
+from unsmooth.data.images import evenly_spaced
 from unsmooth.data.transforms import preprocessing
 from unsmooth.diagnosis.monitor import broken_gradient, first_broken
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast
-from unsmooth.recipes.recipe import Recipe
 from unsmooth.surgery.plan import anatomy_of
-from unsmooth.tasks.base import Task
-from unsmooth.tasks.options import refuse_foreign
+from unsmooth.tasks.base import Task, TaskRequest, reject_classification_fields
 from unsmooth.tasks.segmentation import evaluate
 from unsmooth.tasks.segmentation.build import build, resolve
 from unsmooth.tasks.segmentation.items import Crops, FullImages, SceneItems
 from unsmooth.tasks.segmentation.layout import IGNORE, open_scenes
-from unsmooth.tasks.segmentation.model import Segmenter, synchronise, upernet
-from unsmooth.tasks.segmentation.options import Options, read_options
-from unsmooth.tasks.segmentation.score import Overlap, join
+from unsmooth.tasks.segmentation.model import Segmenter, import_upernet, synchronise
+from unsmooth.tasks.segmentation.options import SegmentationOptions
+from unsmooth.tasks.segmentation.score import SegmentationScore, merge_scores
 from unsmooth.tasks.segmentation.storage import save_segmenter
 from unsmooth.tasks.segmentation.views import Normalise, Training
+from unsmooth.utils.options import read_texts
 
-# Fields of a recipe that mean nothing for pixels, with the value that switches each off.
 
+def open_task(request: TaskRequest) -> SegmentationTask:
+    """Open data in the layout of ADE20K and check the options.
 
-def open_task(
-    spec: str,
-    data: str | Path,
-    recipe: Recipe,
-    seed: int,
-    *,
-    checkpoint: str | Path | None = None,
-    pretrained: bool = False,
-    strict: bool = False,
-    options: Mapping[str, str],
-) -> SegmentationTask:
-    """The task of a treated timm host on data in the layout of ADE20K.
-
-    `checkpoint` and `pretrained` are weights of the host. Of the recipe it takes hflip, color_jitter, label_smoothing,
-    dropout and drop_path, and image_size as the crop. It refuses mixing, distillation, auto_augment and erasing, and
-    ignores crop_scale and crop_ratio, for which it has options of its own, and deep_dropout.
+    `checkpoint` and `pretrained` refer to weights of the host. The recipe fields hflip, color_jitter, label_smoothing,
+    dropout, drop_path and image_size (the crop) are used. Mixup, cutmix, distillation, auto_augment and erasing are
+    rejected. crop_scale, crop_ratio and deep_dropout are ignored; the task has its own options for crops.
     """
-    upernet()
-    wanted = resolve(spec, read_options(options), recipe)
-    refuse_foreign(recipe, "segmentation")
-    if checkpoint is not None and pretrained:
-        raise UnsmoothError("give a checkpoint or pretrained, not both: they are weights of the same host")
-    return SegmentationTask(spec, data, recipe, seed, wanted, checkpoint, pretrained, strict)
+    import_upernet()
+    recipe = request.recipe
+    options = resolve(request.spec, read_texts(SegmentationOptions, request.options, "segmentation"), recipe)
+    reject_classification_fields(recipe, "segmentation")
+    if request.checkpoint is not None and request.pretrained:
+        raise UnsmoothError("checkpoint and pretrained exclude each other: both are weights of the host. Use one")
+    return SegmentationTask(request, options)
 
 
 class SegmentationTask(Task):
+    """Semantic segmentation with UperNet."""
+
     name = "segmentation"
     primary_metric = "miou"
     model: Segmenter
 
-    def __init__(
-        self,
-        spec: str,
-        data: str | Path,
-        recipe: Recipe,
-        seed: int,
-        wanted: Options,
-        checkpoint: str | Path | None = None,
-        pretrained: bool = False,
-        strict: bool = False,
-    ) -> None:
-        self.spec, self.recipe, self.seed, self.wanted, self.strict = spec, recipe, seed, wanted, strict
-        self.checkpoint, self.pretrained = checkpoint, pretrained
+    def __init__(self, request: TaskRequest, options: SegmentationOptions) -> None:
+        self.request, self.recipe, self.options = request, request.recipe, options
         self.scenes = {
-            "train": open_scenes(data, "train").some(recipe.train_images),
-            "val": open_scenes(data, "val").some(recipe.val_images),
+            "train": open_scenes(request.data, "train").limit(self.recipe.train_images),
+            "val": open_scenes(request.data, "val").limit(self.recipe.val_images),
         }
 
     @property
@@ -86,29 +65,33 @@ class SegmentationTask(Task):
         return str(self.scenes["train"].root)
 
     def counts(self) -> dict[str, int]:
-        return {**{split: scenes.count for split, scenes in self.scenes.items()}, "classes": self.wanted.classes}
+        return {**{split: scenes.count for split, scenes in self.scenes.items()}, "classes": self.options.classes}
 
     def build(self) -> None:
         self._check_batch()
-        recipe, options = self.recipe, self.wanted
-        self.model = build(self.spec, options, recipe, self.seed, self.checkpoint, self.pretrained)
+        request, recipe, options = self.request, self.recipe, self.options
+        self.model = build(request, options)
         if dist.is_initialized() and dist.get_backend() == "nccl":
             synchronise(self.model)
         host = preprocessing(self.model.backbone, options.window)
-        self.size = host.size
+        self.image_size = host.size
         view = Training(options, Normalise(host.mean, host.std), recipe.hflip, recipe.color_jitter)
-        self.train = SceneItems(self.scenes["train"], view, host.size[0], options, training=True, strict=self.strict)
-        self.val = evaluate.validation(self.model, self.scenes["val"], options, self.strict)
+        self.train = SceneItems(
+            self.scenes["train"], view, host.size[0], options, training=True, strict=request.strict_data
+        )
+        self.val = evaluate.validation(self.model, self.scenes["val"], options, request.strict_data)
 
     def loss(self, runner: Any, batch: Crops) -> Tensor:
-        """Cross-entropy of both heads, the mean over all pixels: those without a label count as zero.
+        """Cross-entropy of both heads, averaged over all pixels, with zero for unlabelled ones.
 
-        So parts of a batch, and processes, add up to the loss of the whole, and a batch without labels has a loss.
+        So the losses of parts and processes add up to that of the batch, and a batch without labels has a loss.
         """
-        heads = runner(batch.images)
-        logits, other = heads if isinstance(heads, tuple) else (heads, None)
+        outputs = runner(batch.images)
+        logits, auxiliary = outputs if isinstance(outputs, tuple) else (outputs, None)
         loss = self._cross_entropy(logits, batch.labels)
-        return loss if other is None else loss + self.wanted.auxiliary * self._cross_entropy(other, batch.labels)
+        if auxiliary is None:
+            return loss
+        return loss + self.options.auxiliary * self._cross_entropy(auxiliary, batch.labels)
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         smoothing = self.recipe.label_smoothing
@@ -117,42 +100,44 @@ class SegmentationTask(Task):
         )  # fmt: skip
         return total / labels.numel()
 
-    def score(self, model: nn.Module, batches: Iterable[FullImages], device: torch.device, amp: str) -> Overlap:
+    def score(
+        self, model: nn.Module, batches: Iterable[FullImages], device: torch.device, amp: str
+    ) -> SegmentationScore:
         assert isinstance(model, Segmenter)
-        return evaluate.score(model, batches, device, amp, self.wanted)
+        return evaluate.score(model, batches, device, amp, self.options)
 
-    def join(self, scores: Sequence[Overlap]) -> Overlap:
-        return join(scores)
+    def merge_scores(self, scores: Sequence[SegmentationScore]) -> SegmentationScore:
+        return merge_scores(scores)
 
     def save(self, model: nn.Module, folder: Path) -> None:
         assert isinstance(model, Segmenter)
         save_segmenter(model, folder)
 
     def monitor_images(self, count: int) -> Tensor | None:
-        places = spread(self.val.count, count)
-        return self.val.collate([self.val[(place, None)] for place in places]).images
+        return self.val.collate([self.val[(i, None)] for i in evenly_spaced(self.val.count, count)]).images
 
-    def where(self, images: Tensor | None, amp: str, device: torch.device) -> str:
+    def locate_nonfinite(self, images: Tensor | None, amp: str, device: torch.device) -> str:
         host = self.model.backbone
         try:
             anatomy = anatomy_of(host)
             if images is not None:
                 with autocast(amp, device):
                     return first_broken(host, anatomy, images.to(device), self.recipe.accumulate)
-            rest = [p for name, p in self.model.named_parameters() if not name.startswith("backbone.")]
-            if all(p.grad is None or p.grad.isfinite().all() for p in rest):
+            heads = [p for name, p in self.model.named_parameters() if not name.startswith("backbone.")]
+            if all(p.grad is None or p.grad.isfinite().all() for p in heads):
                 return broken_gradient(host, anatomy)
-            return "the gradient broke in the head, above all blocks"
-        except UnsmoothError as reason:  # a host without blocks that we know
-            return f"which block went first is unknown ({reason})"
+            return "the gradient is not finite in the head, after all blocks"
+        except UnsmoothError as reason:  # a host without known blocks
+            return f"the first non-finite block is unknown ({reason})"
 
     def _check_batch(self) -> None:
-        """BatchNorm of the head's smallest map, which has one pixel, needs two images at a time."""
+        """Raise if a forward pass has one image: BatchNorm on the head's 1 × 1 map needs two."""
         world = dist.get_world_size() if dist.is_initialized() else 1
-        mine = max(1, self.recipe.batch_size // world)
-        smallest = min(len(part) for part in torch.empty(mine).chunk(min(mine, self.recipe.accumulate)))
+        share = max(1, self.recipe.batch_size // world)
+        smallest = min(len(part) for part in torch.empty(share).chunk(min(share, self.recipe.accumulate)))
         if smallest < 2:
             raise UnsmoothError(
-                f"UperNet normalises over a batch, which takes two images at a time: batch_size "
-                f"{self.recipe.batch_size} in {world} processes and {self.recipe.accumulate} parts gives {smallest}"
+                f"UperNet needs at least 2 images per forward pass (got {smallest}: "
+                f"batch_size={self.recipe.batch_size}, {world} processes, accumulate={self.recipe.accumulate}). "
+                "Use a larger batch_size"
             )

@@ -1,11 +1,11 @@
-"""Answers as VQA's official evaluation compares them, how good one is, and what a model learns to give.
+"""VQA answers: normalisation and accuracy of the official evaluation, and training targets.
 
-    accuracy    mean over the people who were asked of min(1, others who said the same / 3)
-    target      min(1, 0.3 · people who said it)
+    accuracy    mean over annotators of min(1, number of other annotators with the same answer / 3)
+    target      min(1, 0.3 · number of annotators with the answer)
 
-Before a comparison an answer is in lower case, without punctuation and articles, its number words are digits and its
-contractions have their apostrophes. Of the ten given answers the official evaluation only takes the punctuation away,
-and that only where they are not all alike; so does `soft_accuracy`.
+A predicted answer is converted to lower case, without punctuation and articles, with digits for number words and with
+apostrophes in contractions. Of the annotators' answers, the official evaluation only removes punctuation, and only if
+they are not all equal; so does `soft_accuracy`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eigh
 NUMBERS = {"none": "0"} | {word: str(number) for number, word in enumerate(_NUMBERS)}
 ARTICLES = frozenset(("a", "an", "the"))
 PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
-# Each stands for itself with one apostrophe left out.
+# Each also stands for the forms with one apostrophe left out.
 _CONTRACTIONS = """
     ain't aren't can't could've couldn't couldn't've didn't doesn't don't hadn't hadn't've hasn't haven't he'd he'd've
     he's how'd how'll how's isn't it'd it'd've it'll ma'am mightn't mightn't've might've mustn't must've needn't not've
@@ -31,14 +31,14 @@ _CONTRACTIONS = """
 """
 CONTRACTIONS = {
     word[:at] + word[at + 1 :]: word for word in _CONTRACTIONS.split() for at, sign in enumerate(word) if sign == "'"
-} | {"somebody'd": "somebodyd"}  # the other way round, and so in the official table
+} | {"somebody'd": "somebodyd"}  # reversed, as in the official table
 
 _THOUSANDS = re.compile(r"\d,\d")
 _PERIOD = re.compile(r"\.(?!\d)")
 
 
 def without_punctuation(text: str) -> str:
-    """A sign beside a space goes, one within words becomes a space; with a number such as 1,000 all of them go."""
+    """Remove punctuation next to spaces and replace it by a space within words; with numbers like 1,000 remove all."""
     dense = _THOUSANDS.search(text) is not None
     out = text
     for sign in PUNCTUATION:
@@ -46,28 +46,28 @@ def without_punctuation(text: str) -> str:
     return _PERIOD.sub("", out)
 
 
-@lru_cache(maxsize=1 << 18)  # ten answers to each question, and few of them new
+@lru_cache(maxsize=1 << 18)  # ten answers per question, mostly the same
 def normalise(answer: str) -> str:
-    """An answer as it is compared, and as it stands in the vocabulary."""
+    """Normalise an answer, for comparison and for the vocabulary."""
     text = without_punctuation(answer.replace("\n", " ").replace("\t", " ").strip())
     words = (NUMBERS.get(word, word) for word in text.lower().split())
     return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
 
 
-def soft_accuracy(answer: str, given: Sequence[str]) -> float:
-    """How good an answer is: leave each person out in turn; three of the others who agree are enough."""
-    truths = [without_punctuation(one) for one in given] if len(set(given)) > 1 else list(given)
+def soft_accuracy(answer: str, annotated: Sequence[str]) -> float:
+    """Official accuracy of an answer, given the answers of the annotators."""
+    truths = [without_punctuation(text) for text in annotated] if len(set(annotated)) > 1 else list(annotated)
     same, people = truths.count(normalise(answer)), len(truths)
     return (same * min(1.0, max(same - 1, 0) / 3) + (people - same) * min(1.0, same / 3)) / people
 
 
-def targets(given: Iterable[str], places: Mapping[str, int]) -> dict[int, float]:
-    """What a model learns to give to one question: places in the vocabulary, and how right each is."""
-    counts = Counter(map(normalise, given))
-    return {places[answer]: min(1.0, 0.3 * count) for answer, count in counts.items() if answer in places}
+def targets(annotated: Iterable[str], indices: Mapping[str, int]) -> dict[int, float]:
+    """Training targets of a question: scores by index in the answer vocabulary."""
+    counts = Counter(map(normalise, annotated))
+    return {indices[answer]: min(1.0, 0.3 * count) for answer, count in counts.items() if answer in indices}
 
 
 def vocabulary(majority: Iterable[str], least: int) -> list[str]:
-    """The answers that are the most given one of at least so many questions, the most frequent first."""
+    """Answers that are the majority answer of at least `least` questions, in order of frequency."""
     counts = Counter(map(normalise, majority))
     return sorted((answer for answer, count in counts.items() if count >= least), key=lambda a: (-counts[a], a))

@@ -1,4 +1,4 @@
-"""Questions with their pictures, one by one and as batches."""
+"""Data set of questions with images, and its batches."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from unsmooth.data.images import ImageReadError, for_host, read_picture
+from unsmooth.data.datasets import Key
+from unsmooth.data.images import ImageReadError, convert_channels, read_image
 from unsmooth.data.items import TensorBatch
-from unsmooth.data.pictures import Key
 from unsmooth.tasks.huggingface import model_class
 from unsmooth.tasks.vqa.questions import Split
 from unsmooth.tasks.vqa.text import Array, Text
@@ -21,19 +21,19 @@ from unsmooth.tasks.vqa.text import Array, Text
 
 @dataclass
 class VqaBatch(TensorBatch):
-    """A batch: pictures padded to one size and where they are, pieces of text and where they are, and targets."""
+    """Batch of padded images and questions with their masks, and targets."""
 
     images: Tensor
     pixel_mask: Tensor
     input_ids: Tensor
     attention_mask: Tensor
     labels: Tensor
-    places: Tensor
+    indices: Tensor
     skipped: dict[str, str] = field(default_factory=dict)
     fatal: str = ""
 
     def inputs(self) -> dict[str, Tensor]:
-        """As ViLT takes them."""
+        """Keyword arguments of ViLT."""
         return {
             "pixel_values": self.images, "pixel_mask": self.pixel_mask, "input_ids": self.input_ids,
             "attention_mask": self.attention_mask, "labels": self.labels,
@@ -42,24 +42,32 @@ class VqaBatch(TensorBatch):
 
 class Item(NamedTuple):
     image: Tensor | None
-    place: int
+    question_index: int
     skipped: dict[str, str]
     fatal: str = ""
 
 
 class VqaDataset(Dataset[Item]):
-    """The questions of a split. With a seed, a broken picture gives its turn to the next question; without, it is left
-    out. Nothing is drawn: ViLT's pictures are resized and no more."""
+    """Questions of a split with their images, which are resized but not augmented.
 
-    def __init__(self, split: Split, text: Text, targets: list[dict[int, float]], prepare: Any, channels: int,
+    With a seed, a question with a broken image is replaced by the next one; without a seed, it is skipped.
+    """
+
+    def __init__(self, split: Split, text: Text, targets: list[dict[int, float]], transform: Any, channels: int,
                  answers: int, strict: bool) -> None:  # fmt: skip
-        self.split, self.prepare, self.channels, self.answers, self.strict = split, prepare, channels, answers, strict
-        # Arrays: every worker would end up with its own copy of lists and strings.
+        self.split, self.transform, self.channels, self.answers, self.strict = (
+            split,
+            transform,
+            channels,
+            answers,
+            strict,
+        )
+        # Arrays, since every worker would copy lists (reference counts defeat copy-on-write).
         self.images: Array = np.array([question.image for question in split.questions], dtype=np.int64)
         self.ids, self.mask = text.encode([question.text for question in split.questions])
-        self.ends = np.cumsum([len(one) for one in targets])
-        self.labels: Array = np.array([label for one in targets for label in one], dtype=np.int32)
-        self.scores: Array = np.array([score for one in targets for score in one.values()], dtype=np.float32)
+        self.ends = np.cumsum([len(scores) for scores in targets])
+        self.labels: Array = np.array([label for scores in targets for label in scores], dtype=np.int32)
+        self.scores: Array = np.array([score for scores in targets for score in scores.values()], dtype=np.float32)
 
     @property
     def count(self) -> int:
@@ -70,36 +78,42 @@ class VqaDataset(Dataset[Item]):
         return self.split.name
 
     def __getitem__(self, key: Key) -> Item:
-        place, seed = key
+        first, seed = key
         skipped: dict[str, str] = {}
-        for turn in range(self.count if seed is not None else 1):
-            at = (place + turn) % self.count
-            name = self.split.item(int(self.images[at]))
+        for offset in range(self.count if seed is not None else 1):
+            index = (first + offset) % self.count
+            name = self.split.image_file(int(self.images[index]))
             try:
-                return Item(self.prepare(for_host(read_picture(self.split.folder / name), self.channels)), at, skipped)
+                return Item(
+                    self.transform(convert_channels(read_image(self.split.folder / name), self.channels)),
+                    index,
+                    skipped,
+                )
             except (ImageReadError, OSError) as error:
                 if self.strict:
-                    return Item(None, at, skipped, f"{name} is broken: {error}; --strict-data stops here")
+                    return Item(
+                        None, index, skipped, f"{name} is broken: {error}. Without --strict-data it would be skipped"
+                    )
                 skipped[name] = str(error)
-        fatal = "" if seed is None else f"{self.name} has no picture that can be used: all were skipped"
-        return Item(None, place, skipped, fatal)
+        fatal = "" if seed is None else f"{self.name} has no valid image: all were skipped"
+        return Item(None, first, skipped, fatal)
 
     def collate(self, items: list[Item]) -> VqaBatch:
-        whole = [(item.image, item.place) for item in items if item.image is not None]
+        valid = [(item.image, item.question_index) for item in items if item.image is not None]
         skipped = {name: reason for item in items for name, reason in item.skipped.items()}
         fatal = next((item.fatal for item in items if item.fatal), "")
-        places = [place for _, place in whole]
-        images, pixels = padded([image for image, _ in whole])
-        labels = torch.zeros(len(whole), self.answers)
-        for row, place in zip(labels, places, strict=True):
-            own = slice(self.ends[place - 1] if place else 0, self.ends[place])
-            row[self.labels[own]] = torch.from_numpy(self.scores[own])
-        ids, mask = (torch.from_numpy(array[places]).long() for array in (self.ids, self.mask))
-        return VqaBatch(images, pixels, ids, mask, labels, torch.tensor(places, dtype=torch.long), skipped, fatal)
+        indices = [index for _, index in valid]
+        images, pixels = pad_images([image for image, _ in valid])
+        labels = torch.zeros(len(valid), self.answers)
+        for row, index in zip(labels, indices, strict=True):
+            span = slice(self.ends[index - 1] if index else 0, self.ends[index])
+            row[self.labels[span]] = torch.from_numpy(self.scores[span])
+        ids, mask = (torch.from_numpy(array[indices]).long() for array in (self.ids, self.mask))
+        return VqaBatch(images, pixels, ids, mask, labels, torch.tensor(indices, dtype=torch.long), skipped, fatal)
 
 
-def padded(images: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """ImageDataset of several sizes as one tensor, zero to the right and below, and a mask that is 1 where they are."""
+def pad_images(images: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Images of several sizes as one tensor, zero-padded on the right and below, and a mask of the pixels."""
     high, wide = (max((image.shape[side] for image in images), default=0) for side in (1, 2))
     out = torch.zeros(len(images), images[0].shape[0] if images else 0, high, wide)
     mask = torch.zeros(len(images), high, wide, dtype=torch.long)
@@ -109,14 +123,14 @@ def padded(images: list[Tensor]) -> tuple[Tensor, Tensor]:
     return out, mask
 
 
-def preparation(config: Any) -> Any:
-    """ViLT's way with a picture: the shorter side as the host's, the longer at most 5/3 of it, whole patches."""
+def image_transform(config: Any) -> Any:
+    """ViLT's preprocessing: shorter side as configured, longer side at most 5/3 of it, multiples of the patch size."""
     processor = model_class("ViltImageProcessor")(
         size={"shortest_edge": config.image_size}, size_divisor=config.patch_size
     )
 
-    def prepare(picture: Image.Image) -> Tensor:
-        tensor: Tensor = processor(images=picture, do_pad=False, return_tensors="pt")["pixel_values"][0]
+    def transform(image: Image.Image) -> Tensor:
+        tensor: Tensor = processor(images=image, do_pad=False, return_tensors="pt")["pixel_values"][0]
         return tensor
 
-    return prepare
+    return transform

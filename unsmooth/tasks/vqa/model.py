@@ -9,14 +9,14 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.spec import ModelSpec
-from unsmooth.tasks.huggingface import model_class, treat
+from unsmooth.tasks.huggingface import apply_remedies, model_class
 
 TASK, KIND, ANSWERING = "vqa", "vilt", "ViltForQuestionAnswering"
-HEAD = "classifier.3."  # the layer that has a row an answer
+HEAD = "classifier.3."  # layer with one row per answer
 
 
-def name_answers(config: Any, answers: list[str]) -> None:
-    """Write the vocabulary of answers into the configuration, which sizes the head."""
+def set_answers(config: Any, answers: list[str]) -> None:
+    """Set the answer vocabulary in the configuration, which determines the size of the head."""
     config.id2label = dict(enumerate(answers))
     config.label2id = {answer: i for i, answer in config.id2label.items()}
 
@@ -28,29 +28,29 @@ def answers_of(config: Any) -> list[str]:
 def build(
     config: Any, spec: ModelSpec, seed: int | None = None, weights: str = "", known: list[str] | None = None
 ) -> nn.Module:
-    """The model: from scratch by a seed, or with published weights, whose head stays if it `known` the same answers."""
-    made = model_class(ANSWERING)
+    """Build the model, from scratch or with pretrained weights; their head is kept if `known` has the same answers."""
+    model_type = model_class(ANSWERING)
     if seed is not None:
         torch.manual_seed(seed)
     if not weights:
-        model: Any = made(config)
+        model: Any = model_type(config)
     else:
-        model, loaded = made.from_pretrained(
+        model, loaded = model_type.from_pretrained(
             weights, config=config, ignore_mismatched_sizes=True, output_loading_info=True
         )
-        wrong = sorted(str(key[0]) for key in loaded["mismatched_keys"] if not str(key[0]).startswith(HEAD))
-        if wrong:
+        mismatched = sorted(str(key[0]) for key in loaded["mismatched_keys"] if not str(key[0]).startswith(HEAD))
+        if mismatched:
             raise UnsmoothError(
-                f"the weights of {weights} do not fit {spec.host}: {', '.join(wrong[:3])} differ in size"
+                f"the weights of {weights} do not fit {spec.host}: {', '.join(mismatched[:3])} differ in size"
             )
         if known != answers_of(config):
-            start_head(model)
-    treat(model.vilt, spec)
+            reset_head(model)
+    apply_remedies(model.vilt, spec)
     return model
 
 
-def start_head(model: Any) -> None:
-    """Draw the layer of the answers anew, as transformers does."""
+def reset_head(model: Any) -> None:
+    """Initialise the answer layer as transformers does."""
     last = model.get_submodule(HEAD.rstrip("."))
     nn.init.normal_(last.weight, std=model.config.initializer_range)
     nn.init.zeros_(last.bias)

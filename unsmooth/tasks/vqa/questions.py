@@ -1,4 +1,4 @@
-"""VQAv2 as it is published: questions and annotations of two splits, beside COCO's pictures.
+"""Read VQAv2 as published: questions and annotations of two splits, and COCO's images.
 
 DIR/v2_OpenEnded_mscoco_train2014_questions.json    DIR/v2_mscoco_train2014_annotations.json
 DIR/v2_OpenEnded_mscoco_val2014_questions.json      DIR/v2_mscoco_val2014_annotations.json
@@ -18,16 +18,16 @@ from unsmooth.errors import UnsmoothError
 
 class Question(NamedTuple):
     number: int  # its question_id
-    image: int  # the image_id of its picture
+    image: int  # its image_id
     text: str
-    answers: tuple[str, ...]  # what people said, ten of them
-    majority: str  # what most of them said
+    answers: tuple[str, ...]  # of ten annotators
+    majority: str  # most frequent answer
     kind: str  # yes/no, number or other
 
 
 @dataclass(frozen=True)
 class Split:
-    """The questions of one split, and where its pictures are."""
+    """Questions of one split, and the folder of its images."""
 
     folder: Path
     split: str  # train2014 or val2014
@@ -37,61 +37,65 @@ class Split:
     def name(self) -> str:
         return f"{self.folder}:{self.split}"
 
-    def item(self, image: int) -> str:
+    def image_file(self, image: int) -> str:
         return f"{self.split}/COCO_{self.split}_{image:012d}.jpg"
 
 
 def open_split(folder: Path, split: str) -> Split:
-    """Read a split, and check that each question has its annotation and its picture's file."""
+    """Read a split, and check that each question has an annotation and an image file."""
     if not folder.is_dir():
-        raise UnsmoothError(f"there is no folder {folder}: vqa takes the folder that holds VQAv2's .json files")
-    asked_file = folder / f"v2_OpenEnded_mscoco_{split}_questions.json"
-    answered_file = folder / f"v2_mscoco_{split}_annotations.json"
-    asked, answered = _read(asked_file, "questions"), _read(answered_file, "annotations")
+        raise UnsmoothError(f"the folder {folder} does not exist. Use the folder that holds the .json files of VQAv2")
+    questions_file = folder / f"v2_OpenEnded_mscoco_{split}_questions.json"
+    annotations_file = folder / f"v2_mscoco_{split}_annotations.json"
+    question_entries = _read(questions_file, "questions")
+    annotation_entries = _read(annotations_file, "annotations")
     try:
-        found = {int(one["question_id"]): one for one in answered}
-        questions = [_question(one, found[int(one["question_id"])]) for one in asked]
+        annotations = {int(entry["question_id"]): entry for entry in annotation_entries}
+        questions = [_question(entry, annotations[int(entry["question_id"])]) for entry in question_entries]
     except KeyError as error:
         missing = error.args[0]
-        what = f"no annotation of question {missing}" if isinstance(missing, int) else f"an entry without {missing!r}"
-        raise UnsmoothError(f"{answered_file} and {asked_file.name} do not fit: there is {what}") from error
+        problem = (
+            f"question {missing} has no annotation" if isinstance(missing, int) else f"an entry has no {missing!r}"
+        )
+        raise UnsmoothError(f"{annotations_file} and {questions_file.name} do not match: {problem}") from error
     except (TypeError, ValueError) as error:
-        raise UnsmoothError(f"{asked_file} or {answered_file.name} is not VQAv2's: {error}") from error
+        raise UnsmoothError(
+            f"{questions_file} or {annotations_file.name} is not in the format of VQAv2: {error}"
+        ) from error
     if not questions:
-        raise UnsmoothError(f"{asked_file} holds no questions")
+        raise UnsmoothError(f"{questions_file} holds no questions")
     opened = Split(folder, split, questions)
-    _check_pictures(opened)
+    _check_images(opened)
     return opened
 
 
-def _question(asked: Any, answered: Any) -> Question:
-    answers = tuple(str(one["answer"]) for one in answered["answers"])
+def _question(entry: Any, annotation: Any) -> Question:
+    answers = tuple(str(answer["answer"]) for answer in annotation["answers"])
     if not answers:
-        raise ValueError(f"question {asked['question_id']} has no answers")
+        raise ValueError(f"question {entry['question_id']} has no answers")
     return Question(
-        int(asked["question_id"]), int(asked["image_id"]), str(asked["question"]), answers,
-        str(answered["multiple_choice_answer"]), str(answered["answer_type"]),
+        int(entry["question_id"]), int(entry["image_id"]), str(entry["question"]), answers,
+        str(annotation["multiple_choice_answer"]), str(annotation["answer_type"]),
     )  # fmt: skip
 
 
 def _read(path: Path, key: str) -> list[Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        found: list[Any] = content[key]
+        entries: list[Any] = content[key]
     except FileNotFoundError as error:
-        raise UnsmoothError(f"{path} does not exist: get it from visualqa.org, VQA v2") from error
+        raise UnsmoothError(f"{path} does not exist. Download VQA v2 from visualqa.org") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UnsmoothError(f"{path} is not a file of VQAv2 with {key!r}: {error}") from error
-    return found
+        raise UnsmoothError(f"{path} is not a VQAv2 file with {key!r}: {error}") from error
+    return entries
 
 
-def _check_pictures(opened: Split) -> None:
-    pictures = opened.folder / opened.split
-    there = set(os.listdir(pictures)) if pictures.is_dir() else set[str]()
-    wanted = dict.fromkeys(opened.item(question.image) for question in opened.questions)
-    missing = [name for name in wanted if name.rpartition("/")[2] not in there]
+def _check_images(opened: Split) -> None:
+    folder = opened.folder / opened.split
+    files = set(os.listdir(folder)) if folder.is_dir() else set[str]()
+    names = dict.fromkeys(opened.image_file(question.image) for question in opened.questions)
+    missing = [name for name in names if name.rpartition("/")[2] not in files]
     if missing:
         raise UnsmoothError(
-            f"{opened.folder / missing[0]} does not exist, the picture of a question; {len(missing)} of {len(wanted)} "
-            f"pictures of {opened.split} are missing"
+            f"{len(missing)} of {len(names)} images of {opened.split} are missing. First: {opened.folder / missing[0]}"
         )

@@ -1,4 +1,4 @@
-"""VQA's official accuracy of a model, over all questions and by the type of their answer."""
+"""Official VQA accuracy of a model, for all questions and by answer type."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from unsmooth.tasks.vqa.items import VqaBatch
 from unsmooth.tasks.vqa.questions import Question
 
 KINDS = {"yes/no": "yes_no", "number": "number", "other": "other"}
-HELD = 0x3A5E  # stream of random numbers: the order of patches in validation
+VALIDATION = 0x3A5E  # stream of random numbers: order of patches in validation
 
 
 @dataclass
-class Answered:
-    """Every answer that was given: its question, and how good it is; and the sum of the losses."""
+class VqaScore:
+    """Predicted answers with the ids and types of their questions and their accuracies, and the sum of the losses."""
 
     numbers: list[int] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
@@ -33,19 +33,19 @@ class Answered:
     skipped: dict[str, str] = field(default_factory=dict)
 
     def mean(self, kind: str = "") -> float | None:
-        """The mean accuracy, of all questions or of one type; None where there is no such question."""
-        found = [value for value, own in zip(self.accuracy, self.kinds, strict=True) if kind in ("", own)]
-        return math.fsum(found) / len(found) if found else None
+        """Mean accuracy of all questions or of one type; None if there are none."""
+        values = [value for value, own in zip(self.accuracy, self.kinds, strict=True) if kind in ("", own)]
+        return math.fsum(values) / len(values) if values else None
 
     @property
     def primary_metric(self) -> float:
-        found = self.mean()
-        return -math.inf if found is None else found
+        mean = self.mean()
+        return -math.inf if mean is None else mean
 
-    def line(self) -> dict[str, float | None]:
+    def epoch_metrics(self) -> dict[str, float | None]:
         return {f"val_{name}": value for name, value in self._values().items()}
 
-    def result(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         return {**self._values(), "images": len(self.numbers), "skipped": self.skipped}
 
     def _values(self) -> dict[str, float | None]:
@@ -55,32 +55,35 @@ class Answered:
 
 
 def score(model: nn.Module, batches: Iterable[VqaBatch], questions: Sequence[Question], answers: Sequence[str],
-          device: torch.device, amp: str) -> Answered:  # fmt: skip
-    found = Answered()
+          device: torch.device, amp: str) -> VqaScore:  # fmt: skip
+    """Score a model on batches, without changing its mode or gradients."""
+    total = VqaScore()
     with eval_mode(model):
         for batch in batches:
-            found.skipped |= batch.skipped
+            total.skipped |= batch.skipped
             if not len(batch):
                 continue
-            # ViLT draws the order of its patches, and which padding it takes along: of the place, and nothing else.
-            torch.default_generator.manual_seed(derive_seed(HELD, int(batch.places[0])))
+            # ViLT samples the order of patches and padding: seeded by the index, so that scores are reproducible.
+            torch.default_generator.manual_seed(derive_seed(VALIDATION, int(batch.indices[0])))
             with autocast(amp, device):
-                given = model(**batch.to(device).inputs())
-            found.loss += given.loss.double().item() * len(batch)
-            for place, best in zip(batch.places.tolist(), given.logits.float().argmax(1).tolist(), strict=True):
-                question, answer = questions[place], answers[best]
-                found.numbers.append(question.number)
-                found.answers.append(answer)
-                found.kinds.append(question.kind)
-                found.accuracy.append(soft_accuracy(answer, question.answers))
-    return found
+                output = model(**batch.to(device).inputs())
+            total.loss += output.loss.double().item() * len(batch)
+            for index, best in zip(batch.indices.tolist(), output.logits.float().argmax(1).tolist(), strict=True):
+                question, answer = questions[index], answers[best]
+                total.numbers.append(question.number)
+                total.answers.append(answer)
+                total.kinds.append(question.kind)
+                total.accuracy.append(soft_accuracy(answer, question.answers))
+    return total
 
 
-def join(scores: Sequence[Answered], data: str) -> Answered:
-    """The answers of several processes as one, in order of their questions."""
-    rows = sorted(row for one in scores for row in zip(one.numbers, one.answers, one.kinds, one.accuracy, strict=True))
+def merge_scores(scores: Sequence[VqaScore], data: str) -> VqaScore:
+    """Merge the answers of several processes, in the order of question ids."""
+    rows = sorted(
+        row for part in scores for row in zip(part.numbers, part.answers, part.kinds, part.accuracy, strict=True)
+    )
     if not rows:
-        raise UnsmoothError(f"{data} has no validation picture that can be used: all were skipped")
+        raise UnsmoothError(f"{data} has no valid validation image: all were skipped")
     numbers, answers, kinds, accuracy = (list(column) for column in zip(*rows, strict=True))
-    skipped = {name: reason for one in scores for name, reason in one.skipped.items()}
-    return Answered(numbers, answers, kinds, accuracy, sum(one.loss for one in scores), skipped)
+    skipped = {name: reason for part in scores for name, reason in part.skipped.items()}
+    return VqaScore(numbers, answers, kinds, accuracy, sum(part.loss for part in scores), skipped)

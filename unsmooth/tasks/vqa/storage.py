@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from torch import nn
 
-from unsmooth.data.images import for_host
+from unsmooth.data.images import convert_channels
 from unsmooth.hosts.modes import device_of, eval_mode
 from unsmooth.tasks.huggingface import read_folder, write_folder
-from unsmooth.tasks.vqa.items import padded, preparation
+from unsmooth.tasks.vqa.items import image_transform, pad_images
 from unsmooth.tasks.vqa.model import TASK, answers_of, build
 from unsmooth.tasks.vqa.text import Text, read_vocabulary
 from unsmooth.utils.files import write
@@ -26,35 +26,54 @@ VOCABULARY = "vocab.txt"
 
 
 @dataclass(frozen=True)
-class Answering:
-    """A trained ViltForQuestionAnswering, how its questions are cut, and the answers that it chooses from."""
+class VqaModel:
+    """A trained ViltForQuestionAnswering with its tokenizer and its answer vocabulary."""
 
     model: nn.Module
     text: Text
     answers: list[str]
 
-    def ask(self, picture: Image.Image, question: str) -> str:
-        """The best answer to a question about a picture."""
+    def ask(self, image: Image.Image, question: str) -> str:
+        """Answer a question about an image.
+
+        Args:
+            image: PIL image.
+            question: Question in English.
+
+        Returns:
+            The answer with the highest logit.
+        """
         config: Any = self.model.config
         device = device_of(self.model)
-        images, mask = padded([preparation(config)(for_host(picture, config.num_channels))])
-        ids, there = (torch.from_numpy(array).long() for array in self.text.encode([question]))
-        inputs = {"pixel_values": images, "pixel_mask": mask, "input_ids": ids, "attention_mask": there}
+        images, mask = pad_images([image_transform(config)(convert_channels(image, config.num_channels))])
+        ids, token_mask = (torch.from_numpy(array).long() for array in self.text.encode([question]))
+        inputs = {"pixel_values": images, "pixel_mask": mask, "input_ids": ids, "attention_mask": token_mask}
         with eval_mode(self.model):
-            torch.default_generator.manual_seed(0)  # ViLT draws the order of its patches
-            found = self.model(**{name: value.to(device) for name, value in inputs.items()})
-        return self.answers[int(found.logits[0].argmax())]
+            torch.default_generator.manual_seed(0)  # ViLT samples the order of its patches
+            output = self.model(**{name: value.to(device) for name, value in inputs.items()})
+        return self.answers[int(output.logits[0].argmax())]
 
 
 def save_vqa(model: Any, text: Text, folder: str | Path) -> None:
+    """Save a model with its tokenizer vocabulary."""
     folder = Path(folder)
     write(folder / VOCABULARY, ("\n".join(text.pieces) + "\n").encode())
     write_folder(model, model.vilt, TASK, folder, {"max_tokens": text.length})
 
 
-def load_vqa(folder: str | Path) -> Answering:
-    """The model that a run of the task vqa saved, remedies on its backbone, and its vocabularies."""
+def load_vqa(folder: str | Path) -> VqaModel:
+    """Load a model that the task vqa saved.
+
+    Args:
+        folder: Folder of the model, such as RUN/last.
+
+    Returns:
+        The model with its remedies, tokenizer and answers.
+
+    Raises:
+        UnsmoothError: If a file is missing or cannot be read.
+    """
     folder = Path(folder)
     model, about = read_folder(folder, TASK, "ViltConfig", build)
     config: Any = model.config
-    return Answering(model, Text(read_vocabulary(folder / VOCABULARY), int(about["max_tokens"])), answers_of(config))
+    return VqaModel(model, Text(read_vocabulary(folder / VOCABULARY), int(about["max_tokens"])), answers_of(config))

@@ -1,9 +1,8 @@
-"""VQAv2 with ViLT: a question about a picture, and an answer chosen from those that people gave often.
+"""Visual question answering on VQAv2 with ViLT, as classification of frequent answers.
 
-Of the recipe it takes the budget, the optimiser, precision, the moving average and dropout. ImageDataset are neither
-cropped nor mirrored (left and right are answers); augmentation, mixing, smoothing, distillation, drop_path and vitals
-are left out. Questions in training none of whose answers is in the vocabulary are left out, as ViLT does; validation
-has all of them.
+Of the recipe, the budget, the optimiser, precision, the weight average and dropout are used. Images are neither cropped
+nor flipped, since left and right are answers; label smoothing, drop_path and vitals are ignored. As in ViLT, training
+questions without an answer in the vocabulary are left out; validation has all questions.
 """
 
 from __future__ import annotations
@@ -13,44 +12,49 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from unsmooth.data.images import spread
+from unsmooth.data.images import evenly_spaced
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import image_size
-from unsmooth.recipes.recipe import Recipe
-from unsmooth.remedies.base import Option
 from unsmooth.spec import ModelSpec
 from unsmooth.surgery.storage import WEIGHTS, fill_for_tuning
-from unsmooth.tasks.base import Task
+from unsmooth.tasks.base import Task, TaskRequest, reject_classification_fields
 from unsmooth.tasks.huggingface import CONFIG, config_of, model_class, read_spec
-from unsmooth.tasks.options import read_options, refuse_foreign
 from unsmooth.tasks.vqa.answers import targets, vocabulary
-from unsmooth.tasks.vqa.items import VqaBatch, VqaDataset, preparation
-from unsmooth.tasks.vqa.model import HEAD, KIND, TASK, answers_of, build, name_answers, start_head
+from unsmooth.tasks.vqa.items import VqaBatch, VqaDataset, image_transform
+from unsmooth.tasks.vqa.model import HEAD, KIND, TASK, answers_of, build, reset_head, set_answers
 from unsmooth.tasks.vqa.questions import Split, open_split
-from unsmooth.tasks.vqa.score import Answered, join, score
+from unsmooth.tasks.vqa.score import VqaScore, merge_scores, score
 from unsmooth.tasks.vqa.storage import VOCABULARY, save_vqa
 from unsmooth.tasks.vqa.text import Text, build_vocabulary, check_vocabulary, read_vocabulary
 from unsmooth.utils.files import write
+from unsmooth.utils.options import option, options, read_texts
 
-OPTIONS = {
-    "vocab": Option("", "a vocab.txt of BERT; without: that of the weights, or the words of the training questions"),
-    "min_answers": Option(9, "questions that must have an answer as their most given one, for the vocabulary", low=1),
-    "answers": Option("train", "which annotations make the vocabulary of answers", choices=("train", "train+val")),
-}
-PREDICTIONS = "answers.json"  # of the last model, as the official evaluation takes them
+PREDICTIONS = "answers.json"  # of the last model, in the format of the official evaluation
+
+
+@options
+class VqaOptions:
+    """Options of the VQA task (`--option NAME=VALUE`)."""
+
+    label = "vqa"
+
+    vocab: str = option("", "BERT vocab.txt (default: that of the weights, or the words of the training questions)")
+    min_answers: int = option(9, "questions that an answer must be the majority answer of to be in the vocabulary",
+                              low=1)  # fmt: skip
+    answers: Literal["train", "train+val"] = option("train", "annotations that the answer vocabulary is built from")
 
 
 @dataclass(frozen=True)
 class Start:
-    """The weights that a run starts from: none, published ones by name, or a checkpoint."""
+    """Initial weights: none, pretrained ones by name, or a checkpoint."""
 
     weights: str
-    known: list[str]  # the answers that published weights were made for
+    known: list[str]  # answers of the pretrained weights
     checkpoint: Path | None
 
 
@@ -58,129 +62,122 @@ class QuestionAnswering(Task):
     name = TASK
     primary_metric = "accuracy"
 
-    def __init__(self, spec: ModelSpec, config: Any, text: Text, splits: Mapping[str, Split], answers: list[str],
-                 start: Start, recipe: Recipe, seed: int, strict: bool) -> None:  # fmt: skip
-        self.spec, self.config, self.text, self.splits, self.answers = spec, config, text, splits, answers
-        self.start, self.recipe, self.seed, self.strict = start, recipe, seed, strict
+    def __init__(self, request: TaskRequest, spec: ModelSpec, config: Any, text: Text, splits: Mapping[str, Split],
+                 answers: list[str], start: Start) -> None:  # fmt: skip
+        self.request, self.spec, self.config, self.text = request, spec, config, text
+        self.splits, self.answers, self.start = splits, answers, start
 
     @property
     def data(self) -> str:
         return str(self.splits["train"].folder)
 
     def counts(self) -> dict[str, int]:
-        found = {name: len(split.questions) for name, split in self.splits.items()}
-        return {**found, "answers": len(self.answers), "words": len(self.text.pieces)}
+        questions = {name: len(split.questions) for name, split in self.splits.items()}
+        return {**questions, "answers": len(self.answers), "words": len(self.text.pieces)}
 
     def build(self) -> None:
-        self.model = build(self.config, self.spec, self.seed, self.start.weights, self.start.known)
+        self.model = build(self.config, self.spec, self.request.seed, self.start.weights, self.start.known)
         if self.start.checkpoint is not None:
-            self._fill(self.start.checkpoint)
-        self.size = image_size(self.model)
-        prepare, places = preparation(self.config), {answer: i for i, answer in enumerate(self.answers)}
+            self._load_checkpoint(self.start.checkpoint)
+        self.image_size = image_size(self.model)
+        transform, indices = image_transform(self.config), {answer: i for i, answer in enumerate(self.answers)}
         self.train, self.val = (
             VqaDataset(
-                split, self.text, [targets(question.answers, places) for question in split.questions], prepare,
-                self.config.num_channels, len(self.answers), self.strict,
+                split, self.text, [targets(question.answers, indices) for question in split.questions], transform,
+                self.config.num_channels, len(self.answers), self.request.strict_data,
             )
             for split in (self.splits["train"], self.splits["val"])
         )  # fmt: skip
 
-    def _fill(self, path: Path) -> None:
-        """Load a checkpoint; its head starts anew unless it was made for the same answers."""
-        fresh = fill_for_tuning(self.model, path, len(self.answers))
-        if not fresh and path.is_dir() and _saved_answers(path) != self.answers:
-            start_head(self.model)
-            fresh = [f"{HEAD}weight", f"{HEAD}bias"]
-        if fresh:
-            warnings.warn(f"{path}: its head is for other answers; {', '.join(fresh)} start anew", stacklevel=2)
+    def _load_checkpoint(self, path: Path) -> None:
+        """Load a checkpoint; its head is replaced unless it has the same answers."""
+        replaced = fill_for_tuning(self.model, path, len(self.answers))
+        if not replaced and path.is_dir() and _saved_answers(path) != self.answers:
+            reset_head(self.model)
+            replaced = [f"{HEAD}weight", f"{HEAD}bias"]
+        if replaced:
+            names = ", ".join(replaced)
+            warnings.warn(f"{path} has a head for other answers. Initialised randomly: {names}", stacklevel=2)
 
     def loss(self, runner: Any, batch: VqaBatch) -> Tensor:
         loss: Tensor = runner(**batch.inputs()).loss  # binary cross-entropy, summed over the answers
         return loss
 
-    def score(self, model: nn.Module, batches: Iterable[VqaBatch], device: torch.device, amp: str) -> Answered:
+    def score(self, model: nn.Module, batches: Iterable[VqaBatch], device: torch.device, amp: str) -> VqaScore:
         return score(model, batches, self.splits["val"].questions, self.answers, device, amp)
 
-    def join(self, scores: Sequence[Answered]) -> Answered:
-        return join(scores, self.data)
+    def merge_scores(self, scores: Sequence[VqaScore]) -> VqaScore:
+        return merge_scores(scores, self.data)
 
     def save(self, model: nn.Module, folder: Path) -> None:
         save_vqa(model, self.text, folder)
 
-    def keep(self, score: Answered, folder: Path) -> None:
+    def save_predictions(self, score: VqaScore, folder: Path) -> None:
         rows = zip(score.numbers, score.answers, strict=True)
-        said = [{"question_id": number, "answer": answer} for number, answer in rows]
-        write(folder / PREDICTIONS, json.dumps(said).encode())
+        predictions = [{"question_id": number, "answer": answer} for number, answer in rows]
+        write(folder / PREDICTIONS, json.dumps(predictions).encode())
 
 
-def open_task(
-    spec: str,
-    data: str | Path,
-    recipe: Recipe,
-    seed: int,
-    *,
-    checkpoint: str | Path | None = None,
-    pretrained: bool = False,
-    strict: bool = False,
-    options: Mapping[str, str] | None = None,
-) -> QuestionAnswering:
-    """Train hf:vilt(…) with remedies to answer the questions of VQAv2, whose folder is `data`.
+def open_task(request: TaskRequest) -> QuestionAnswering:
+    """Open VQAv2 for hf:vilt(…) with remedies; the data are the folder of VQAv2.
 
-    `pretrained`: the host is a folder or hub id whose weights are taken. `checkpoint`: a folder that this task saved,
-    or a file of weights of ViltForQuestionAnswering.
+    With `pretrained`, the host is a folder or hub id with weights. `checkpoint` is a folder that this task saved, or a
+    file with weights of ViltForQuestionAnswering.
     """
-    refuse_foreign(recipe, TASK)
-    chosen = read_options(TASK, options or {}, OPTIONS)
-    parsed = read_spec(TASK, KIND, spec)
+    recipe = request.recipe
+    reject_classification_fields(recipe, TASK)
+    task_options = read_texts(VqaOptions, request.options, TASK)
+    parsed = read_spec(TASK, KIND, request.spec)
     assert parsed.host is not None
     config = config_of(TASK, KIND, parsed.host)
-    weights = parsed.host.name.removeprefix("hf:") if pretrained else ""
+    weights = parsed.host.name.removeprefix("hf:") if request.pretrained else ""
     if weights == KIND:
-        raise UnsmoothError(f"hf:{KIND} is a type without weights; name a hub id or a folder to load weights")
+        raise UnsmoothError(f"hf:{KIND} is a model type without weights. Use a hub id or a folder, hf:FOLDER")
     for size in (config.image_size, config.patch_size):
         if not isinstance(size, int):
-            raise UnsmoothError(f"vqa needs one number as image_size and patch_size, not {size}")
-    found = None if checkpoint is None else Path(checkpoint)
-    if found is not None and not (found / WEIGHTS if found.is_dir() else found).exists():
-        raise UnsmoothError(f"{found} does not exist, or holds no {WEIGHTS}: a checkpoint is a folder saved by vqa")
-    folder = Path(data)
+            raise UnsmoothError(f"image_size and patch_size must be one number for vqa (got {size})")
+    checkpoint = request.checkpoint
+    if checkpoint is not None and not (checkpoint / WEIGHTS if checkpoint.is_dir() else checkpoint).exists():
+        raise UnsmoothError(f"{checkpoint} does not exist or holds no {WEIGHTS}. Use a folder that the task vqa saved")
+    folder = Path(request.data)
     splits = {name: open_split(folder, f"{name}2014") for name in ("train", "val")}
-    answers = _answers(splits, chosen)
+    answers = _answers(splits, task_options)
     splits["train"] = _answerable(splits["train"], answers)
-    text = Text(_pieces(str(chosen["vocab"]), found, weights, splits["train"]), config.max_position_embeddings)
+    text = Text(_pieces(task_options.vocab, checkpoint, weights, splits["train"]), config.max_position_embeddings)
     if not weights and "vocab_size" not in parsed.host.options:
         config.vocab_size = len(text.pieces)
     if len(text.pieces) > config.vocab_size:
         raise UnsmoothError(
-            f"the vocabulary has {len(text.pieces)} pieces, and {parsed.host} room for {config.vocab_size}"
+            f"the vocabulary has {len(text.pieces)} pieces, more than the {config.vocab_size} of {parsed.host}"
         )
     if recipe.dropout and "hidden_dropout_prob" not in parsed.host.options:
         config.hidden_dropout_prob = recipe.dropout
-    start = Start(weights, answers_of(config), found)
-    name_answers(config, answers)
+    start = Start(weights, answers_of(config), checkpoint)
+    set_answers(config, answers)
     counts = {"train": recipe.train_images, "val": recipe.val_images}
-    some = {name: _some(split, counts[name]) for name, split in splits.items()}
-    return QuestionAnswering(parsed, config, text, some, answers, start, recipe, seed, strict)
+    limited = {name: _limit(split, counts[name]) for name, split in splits.items()}
+    return QuestionAnswering(request, parsed, config, text, limited, answers, start)
 
 
-def _answers(splits: Mapping[str, Split], chosen: Mapping[str, Any]) -> list[str]:
-    used = [splits[name] for name in str(chosen["answers"]).split("+")]
-    found = vocabulary((question.majority for split in used for question in split.questions), chosen["min_answers"])
-    if len(found) < 2:
+def _answers(splits: Mapping[str, Split], options: VqaOptions) -> list[str]:
+    used = [splits[name] for name in options.answers.split("+")]
+    answers = vocabulary((question.majority for split in used for question in split.questions), options.min_answers)
+    if len(answers) < 2:
         raise UnsmoothError(
-            f"{used[0].name} has {len(found)} answers that are the most given one of {chosen['min_answers']} "
-            "questions: lower --option min_answers"
+            f"{used[0].name} has {len(answers)} answers that are the majority answer of at least {options.min_answers} "
+            "questions. Use a lower --option min_answers"
         )
-    return found
+    return answers
 
 
 def _answerable(split: Split, answers: list[str]) -> Split:
-    places = {answer: i for i, answer in enumerate(answers)}
-    return replace(split, questions=[question for question in split.questions if targets(question.answers, places)])
+    """The questions with at least one answer in the vocabulary."""
+    indices = {answer: i for i, answer in enumerate(answers)}
+    return replace(split, questions=[question for question in split.questions if targets(question.answers, indices)])
 
 
 def _pieces(vocab: str, checkpoint: Path | None, weights: str, train: Split) -> list[str]:
-    """The vocabulary of words: as given, that of the weights to start from, or made of the training questions."""
+    """Token vocabulary: from a file, from the initial weights, or built from the training questions."""
     if vocab:
         return read_vocabulary(vocab)
     if checkpoint is not None and (checkpoint / VOCABULARY).exists():
@@ -189,9 +186,7 @@ def _pieces(vocab: str, checkpoint: Path | None, weights: str, train: Split) -> 
         try:
             numbers = model_class("BertTokenizer").from_pretrained(weights).get_vocab()
         except (OSError, ValueError) as error:
-            raise UnsmoothError(
-                f"{weights} has no vocabulary of words: give its file, --option vocab=vocab.txt"
-            ) from error
+            raise UnsmoothError(f"{weights} has no token vocabulary. Use --option vocab=vocab.txt") from error
         return check_vocabulary(sorted(numbers, key=numbers.__getitem__), weights)
     return build_vocabulary(question.text for question in train.questions)
 
@@ -204,7 +199,7 @@ def _saved_answers(folder: Path) -> list[str]:
         return []
 
 
-def _some(split: Split, count: int) -> Split:
+def _limit(split: Split, count: int) -> Split:
     if not count or count >= len(split.questions):
         return split
-    return replace(split, questions=[split.questions[place] for place in spread(len(split.questions), count)])
+    return replace(split, questions=[split.questions[i] for i in evenly_spaced(len(split.questions), count)])

@@ -1,4 +1,4 @@
-"""Questions as numbers: BERT's way of cutting words into pieces, by any vocabulary."""
+"""BERT tokenization of questions, with any vocabulary."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 from unsmooth.errors import UnsmoothError
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MOST = 30522  # pieces, as in BERT's own vocabulary
+MAX_PIECES = 30522  # as in BERT's vocabulary
 
 Array = np.ndarray[Any, Any]
 
 
 class Text:
-    """Cuts questions into pieces of a vocabulary, all of one length: [CLS] … [SEP] [PAD] …"""
+    """Tokenizer with a fixed length: [CLS] … [SEP] [PAD] …"""
 
     def __init__(self, pieces: Sequence[str], length: int) -> None:
         self.pieces, self.length = list(pieces), length
@@ -27,14 +27,14 @@ class Text:
         self.tokenizer.enable_padding(length=length, pad_id=self.pieces.index("[PAD]"))
 
     def encode(self, questions: Sequence[str]) -> tuple[Array, Array]:
-        """Numbers of the pieces, and 1 where there is one: two arrays, questions × length."""
-        found = self.tokenizer.encode_batch(list(questions))
-        ids = np.array([one.ids for one in found], dtype=np.int32)
-        return ids, np.array([one.attention_mask for one in found], dtype=np.int8)
+        """Token ids and attention mask: two arrays of shape (questions, length)."""
+        encodings = self.tokenizer.encode_batch(list(questions))
+        ids = np.array([encoding.ids for encoding in encodings], dtype=np.int32)
+        return ids, np.array([encoding.attention_mask for encoding in encodings], dtype=np.int8)
 
 
 def read_vocabulary(path: str | Path) -> list[str]:
-    """A vocab.txt of BERT: a piece a line."""
+    """Read a BERT vocab.txt, one piece per line."""
     try:
         pieces = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -43,14 +43,15 @@ def read_vocabulary(path: str | Path) -> list[str]:
 
 
 def check_vocabulary(pieces: list[str], name: str) -> list[str]:
+    """Raise if special tokens are missing."""
     missing = [piece for piece in SPECIAL[:4] if piece not in pieces]
     if missing:
-        raise UnsmoothError(f"{name} is no vocabulary of BERT: it lacks {', '.join(missing)}")
+        raise UnsmoothError(f"{name} is not a BERT vocabulary: {', '.join(missing)} missing")
     return pieces
 
 
 def build_vocabulary(questions: Iterable[str]) -> list[str]:
-    """The words of some questions, the most frequent first, behind every letter alone and as a word's later piece."""
+    """Vocabulary of questions: special tokens, letters, and words in order of frequency."""
     tokenizer = _tokenizer({piece: i for i, piece in enumerate(SPECIAL)})
     counts: Counter[str] = Counter()
     for question in questions:
@@ -59,12 +60,12 @@ def build_vocabulary(questions: Iterable[str]) -> list[str]:
     letters = sorted({letter for word in counts for letter in word})
     pieces = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
     words = sorted((word for word in counts if len(word) > 1), key=lambda word: (-counts[word], word))
-    return (pieces + words)[:MOST]
+    return (pieces + words)[:MAX_PIECES]
 
 
 def _tokenizer(numbers: dict[str, int]) -> Any:
     try:
         from tokenizers import BertWordPieceTokenizer
     except ImportError as error:
-        raise UnsmoothError("Hugging Face hosts need an extra: pip install 'unsmooth[hf]'") from error
+        raise UnsmoothError("Hugging Face hosts need transformers. pip install 'unsmooth[hf]'") from error
     return BertWordPieceTokenizer(vocab=numbers, lowercase=True)
