@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from tools.records import REAL, read_record, state_of
 from unsmooth.papers.catalogue import EVIDENCE, Experiment, Paper, list_papers
 from unsmooth.report.reproduction_table import body, claim_lines
+from unsmooth.results.reproduction import Reproduction
 
 NOTE = "<!-- written by `make docs`; edit what it is made of instead -->\n"
 NAMED = {"your model": "a fine-tune of DINOv2 ViT-S/14"}  # whom the records call so
@@ -38,11 +39,9 @@ def gallery_page() -> str:
 def _paper(paper: Paper) -> list[str]:
     lines = [f"## {paper.title}", "", f"{paper.venue}, {paper.link}. {paper.note}".strip(), "",
              "| part | in the paper | state |", "|---|---|---|"]  # fmt: skip
-    parts = [*paper.experiments(), *paper.missing]
-    lines += [
-        f"| `{paper.id}/{part.name}` | {part.source} | {state_of(part) if isinstance(part, Experiment) else part.state} |"
-        for part in parts
-    ] + [""]
+    states = [(experiment, state_of(experiment)) for experiment in paper.experiments()]
+    states += [(unavailable, unavailable.state) for unavailable in paper.unavailable]
+    lines += [f"| `{paper.id}/{item.name}` | {item.source} | {state} |" for item, state in states] + [""]
     for experiment in paper.experiments():
         lines += _part(experiment)
     return lines
@@ -53,24 +52,22 @@ def _part(experiment: Experiment) -> list[str]:
              f"{experiment.source} ({experiment.evidence}), `{experiment.id}`. {experiment.shows}", ""]  # fmt: skip
     found = read_record(experiment)
     if found is not None:
-        lines += [f"    {found['made']['command']}", "", *_pictures(found, experiment), *body(_unpictured(found)), ""]
+        lines += [f"    {found.made.command}", "", *_pictures(found, experiment), *body(_unpictured(found)), ""]
     real = read_record(experiment, REAL)
     if real is not None:
-        lines += ["On a real model:", "", f"    {real['made']['command']}", "", *_pictures(real, experiment)]
+        lines += ["On a real model:", "", f"    {real.made.command}", "", *_pictures(real, experiment)]
         lines += [*(f"- {line}" for line in claim_lines(real)), ""]
     return lines
 
 
-def _pictures(found: dict[str, Any], experiment: Experiment) -> list[str]:
-    names = [(place.get("picture"), NAMED.get(place.get("name", ""), place.get("name", "")))
-             for place in (found, *found["groups"])]  # fmt: skip
+def _pictures(found: Reproduction, experiment: Experiment) -> list[str]:
+    names = [(found.picture, ""), *((group.picture, NAMED.get(group.name, group.name)) for group in found.groups)]
     shown = [
         f"![{experiment.title}{f', {name}' if name else ''}](gallery/{picture})" for picture, name in names if picture
     ]
     return [line for picture in shown for line in (picture, "")]
 
 
-def _unpictured(found: dict[str, Any]) -> dict[str, Any]:
+def _unpictured(found: Reproduction) -> Reproduction:
     """The page shows pictures by itself."""
-    groups = [{key: value for key, value in group.items() if key != "picture"} for group in found["groups"]]
-    return {**found, "groups": groups}
+    return replace(found, groups=[replace(group, picture=None) for group in found.groups])

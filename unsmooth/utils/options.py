@@ -197,3 +197,11 @@ def _explain(cls: type, error: ValidationError, where: str, name: str = "") -> s
     if problem["type"] == "finite_number":
         wanted = "finite"
     return f"{where}: {name} must be {wanted} (got {given!r})"
+
+
+def merge_options(cls: type[T], base: T | None, fields: Mapping[str, Any], where: str) -> T:
+    """`base` (default: the defaults of `cls`) with some fields replaced. Every field is checked."""
+    if base is None:
+        return read_options(cls, fields, where)
+    _check_names(cls, fields, where)
+    return dataclasses.replace(base, **fields)  # type: ignore[type-var]
