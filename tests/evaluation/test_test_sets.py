@@ -240,7 +240,7 @@ def test_images_given_as_such_keep_their_labels(tmp_path: Path) -> None:
         draw(tmp_path / name / "a.png", i)
     images = open_images(tmp_path)
     assert evaluate(Reader(1000), images)["validation"].top1 == 1.0
-    bare = Images(images.name, images.count, images.picture, images.item)
+    bare = Images(images.name, images.count, images.load, images.item_name)
     with pytest.raises(UnsmoothError, match="no labels"):
         evaluate(Reader(1000), bare)
 

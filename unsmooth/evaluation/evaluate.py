@@ -18,8 +18,8 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation import cost, robustness, test_sets
 from unsmooth.evaluation.settings import EvaluateSettings
 from unsmooth.evaluation.test_sets import TestSet
-from unsmooth.hosts.modes import device_of
-from unsmooth.hosts.outputs import chosen_device, classes_of
+from unsmooth.hosts.modes import device_of, resolve_device
+from unsmooth.hosts.outputs import classes_of
 from unsmooth.results.evaluation import (
     EvaluatedImages,
     EvaluatedModel,
@@ -84,7 +84,7 @@ def evaluate(
     for share in settings.occlusion:
         robustness.hole(*prepare.size[1:], share)
     if settings.device is not None or not isinstance(model, nn.Module):
-        host.to(chosen_device(settings.device))
+        host.to(resolve_device(settings.device))
     classes = classes_of(host)
     sets = [test_set.subset(settings.limit) for test_set in _open_test_sets(settings, data, classes)]
 
@@ -155,7 +155,7 @@ def _score(
     advance: Callable[[int], None],
 ) -> dict[str, Scores]:  # fmt: skip
     """Scores on a test set by test name; validation images are also occluded and attacked."""
-    pictures = ImageDataset(test_set.images, prepare.evaluation(), prepare.size[0], settings.strict)
+    pictures = ImageDataset(test_set.images, prepare.eval_transform(), prepare.size[0], settings.strict)
     pin = device_of(model).type == "cuda"
     batches = evaluation_batches(pictures, settings.batch_size, settings.workers, pin=pin)
     changes: dict[str, Change | None] = {test_set.name: None}

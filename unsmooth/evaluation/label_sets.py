@@ -81,7 +81,7 @@ def with_real_labels(images: Images) -> tuple[Images, list[frozenset[int]]]:
     """The images that have ReaL labels, and these labels by position. Labels are looked up by file name."""
     places, accepted = [], []
     for i in range(images.count):
-        name = images.item(i)
+        name = images.item_name(i)
         match = VALIDATION_NAME.search(name.rsplit("/", 1)[-1])
         key = f"ILSVRC2012_val_{match[1]}.JPEG" if match else ""
         if key not in real_labels():
@@ -94,4 +94,4 @@ def with_real_labels(images: Images) -> tuple[Images, list[frozenset[int]]]:
             accepted.append(frozenset(labels))
     if not places:
         raise UnsmoothError(f"none of the {images.count} images of {images.name} has a ReaL label.")
-    return replace(chosen(images, places), labels=lambda i: min(accepted[i]), classes=()), accepted
+    return replace(subset(images, places), labels=lambda i: min(accepted[i]), classes=()), accepted

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from unsmooth.data.images import spread
+from unsmooth.data.images import evenly_spaced
 from unsmooth.report.metrics import METRICS, format_value
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _curve_tables(group: GroupResult) -> list[TableText]:
     for by in dict.fromkeys(curve.by for _, _, curve in curves):
         points = [(name, label, curve.points) for name, label, curve in curves if curve.by == by]
         positions = sorted({x for _, _, values in points for x in values})
-        shown = [positions[i] for i in spread(len(positions), POSITIONS)]
+        shown = [positions[i] for i in evenly_spaced(len(positions), POSITIONS)]
         rows = [
             [name, label, *(f"{values[x]:.3g}".replace("-", "−") if x in values else "–" for x in shown)]
             for name, label, values in points

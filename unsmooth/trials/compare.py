@@ -11,18 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unsmooth.data.images import first_usable
-from unsmooth.data.splits import open_splits, some_of
+from unsmooth.data.images import first_valid_image
+from unsmooth.data.splits import limit_splits, open_splits
 from unsmooth.diagnosis import registry
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.recipes.recipe import Recipe, load_recipe, write_recipe
 from unsmooth.results.provenance import versions
 from unsmooth.results.trial import Trial, TrialData, TrialProvenance
+from unsmooth.tasks.base import TaskRequest
 from unsmooth.tasks.classification.task import Classification
 from unsmooth.tasks.model_factory import build, check_patches
 from unsmooth.training.distributed import init_processes
 from unsmooth.training.observer import OnProgress
-from unsmooth.training.run_record import check_budget, settings_of
+from unsmooth.training.run_record import check_batch_size, run_settings
 from unsmooth.trials.arms import plan_arms
 from unsmooth.trials.directory import TrialDirectory
 from unsmooth.trials.measure import (
@@ -92,12 +93,12 @@ def compare(
     report_stage = on_stage or (lambda text: None)
     arms = plan_arms(specs)
     splits = open_splits(data, settings.val_data, settings.data_dir)
-    splits = some_of(splits, chosen_recipe.train_images, chosen_recipe.val_images)
+    splits = limit_splits(splits, chosen_recipe.train_images, chosen_recipe.val_images)
     if settings.vitals != "none":
         registry.select(settings.vitals)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UnsmoothError("compare starts its own processes. Run it without torchrun, and set jobs (--jobs).")
-    device = str(join_processes(settings.device).device)
+    device = str(init_processes(settings.device).device)
     directory = TrialDirectory(settings.out)
     runs = TrialRuns(arms, directory, settings, chosen_recipe, splits, device)
     _check(runs)
@@ -170,14 +171,14 @@ def _check(runs: TrialRuns) -> None:
         raise UnsmoothError(f"{directory.path} is a file. Give a folder as out (--out).")
     for arm in runs.arms:
         for seed in range(settings.seeds):
-            task = Classification(arm.spec, splits, recipe, seed, settings.checkpoint, settings.pretrained)
-            check_budget(task, recipe)
-            record = settings_of(
-                arm.spec, task, settings.val_data, recipe, seed, settings.checkpoint, settings.pretrained, ""
+            request = TaskRequest(
+                arm.spec, splits.name, recipe, seed, settings.checkpoint, settings.pretrained, settings.val_data
             )
-            directory.run(arm, seed).check(record)
-    picture = first_usable(splits.train).size
-    first_usable(splits.val)
+            task = Classification(request, splits)
+            check_batch_size(task, recipe)
+            directory.run(arm, seed).check(run_settings(task))
+    picture = first_valid_image(splits.train).size
+    first_valid_image(splits.val)
     for arm in runs.arms:
         if not all(directory.run(arm, seed).done for seed in range(settings.seeds)):
             model = build(arm.spec, splits.classes, recipe, 0, settings.checkpoint, settings.pretrained)

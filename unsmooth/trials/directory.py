@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from unsmooth.training.run_dir import RunFolder
+from unsmooth.training.run_dir import RunDir
 from unsmooth.trials.arms import PlannedArm
 
 RUN_PATTERN = "runs/*/seed*"
@@ -45,5 +45,5 @@ class TrialDirectory:
     def run_path(self, arm: PlannedArm, seed: int) -> Path:
         return self.arm(arm) / f"seed{seed}"
 
-    def run(self, arm: PlannedArm, seed: int) -> RunFolder:
-        return RunFolder(self.run_path(arm, seed))
+    def run(self, arm: PlannedArm, seed: int) -> RunDir:
+        return RunDir(self.run_path(arm, seed))

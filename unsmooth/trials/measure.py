@@ -23,8 +23,8 @@ from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.trial import Arm, Difference, RobustnessScore, Run, Speed, Spread
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.storage import load
-from unsmooth.tasks.classification.scores import SCORES, score_each
-from unsmooth.training.run_dir import RunFolder
+from unsmooth.tasks.classification.scores import score_each
+from unsmooth.training.run_dir import RunDir
 from unsmooth.trials.arms import PlannedArm
 from unsmooth.trials.directory import TrialDirectory
 from unsmooth.trials.settings import CompareSettings
@@ -58,7 +58,7 @@ class TrialRuns:
     def model(self, arm: PlannedArm, seed: int) -> nn.Module | None:
         """The final model of a run, or None if the run is not done."""
         run = self.directory.run(arm, seed)
-        return load(run.path / "last").eval().to(self.device) if run.done else None
+        return load(run.last).eval().to(self.device) if run.done else None
 
     def first_model(self, arm: PlannedArm) -> nn.Module | None:
         """The final model of the first seed that is done."""
@@ -71,7 +71,7 @@ class TrialRuns:
     def validation_images(self, model: nn.Module) -> ImageDataset:
         """The validation images, prepared for a model."""
         prepare = self.preprocessing(model)
-        return ImageDataset(self.splits.val, prepare.evaluation(), prepare.size[0], self.settings.strict_data)
+        return ImageDataset(self.splits.val, prepare.eval_transform(), prepare.size[0], self.settings.strict_data)
 
 
 def read_arm(arm: PlannedArm, runs: TrialRuns, failures: dict[str, str]) -> Arm:
@@ -142,7 +142,7 @@ def measure_robustness(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnSta
             changes = image_changes(model, runs.preprocessing(model), OCCLUSION, FGSM)
             for test, scores in score_each(model, batches, changes).items():
                 by_arm = correct.setdefault(test, [[None for _ in runs.seeds] for _ in runs.arms])
-                by_arm[i][seed] = dict(zip(scores.places.tolist(), scores.correct.tolist(), strict=True))
+                by_arm[i][seed] = dict(zip(scores.indices.tolist(), scores.correct.tolist(), strict=True))
     for test, by_arm in correct.items():
         for i, (result, own) in enumerate(zip(arms, by_arm, strict=True)):
             top1 = [None if run is None else float(np.mean(list(run.values()))) for run in own]
@@ -192,9 +192,9 @@ def _difference(own: Sequence[Correct | None], base: Sequence[Correct | None], c
     return copy_with(difference, by_seed=by_seed)
 
 
-def _read_correct(run: RunFolder) -> Correct | None:
+def _read_correct(run: RunDir) -> Correct | None:
     """Which validation images the final model of a run classifies correctly."""
-    path = run.path / SCORES
+    path = run.scores
     if not path.exists():
         return None
     with np.load(path) as file:
