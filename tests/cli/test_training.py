@@ -71,7 +71,7 @@ def test_recipes_are_listed(capsys):
     ("arguments", "message"),
     [
         (["--data", "digits", "--epoch", "3"], "Nearest of \\d+: --epochs"),
-        (["--data", "digits", "--lr", "fast"], "lr must be a number, not 'fast'"),
+        (["--data", "digits", "--lr", "fast"], "lr must be a number .got 'fast'"),
         (["--data", "digits", "--recipe", "big"], "unknown recipe 'big'"),
         (["--data", "nowhere"], "no images at 'nowhere'"),
         (["--data", "digits", "--device", "gpu"], "unknown device 'gpu'"),
