@@ -155,7 +155,7 @@ def test_names_are_as_short_as_they_can_be():
         ({"jobs": 0}, "at least 1"),
         ({"confidence": 1.0}, "confidence must be"),
         ({"vitals": "bogus"}, "unknown vital"),
-        ({"overrides": {**FIELDS, "train_images": 16}}, "less than one batch of 32"),
+        ({"overrides": {**FIELDS, "train_images": 16}}, "fewer than one batch of 32"),
     ],
 )
 def test_mistakes_are_told_before_any_work(tmp_path, options, message):
