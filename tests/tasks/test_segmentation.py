@@ -375,9 +375,9 @@ def test_other_refusals(tmp_path, monkeypatch):
         evaluate_segmentation(small(VIT), root, options={"mode": "whole"})
     with pytest.raises(UnsmoothError, match="a segmenter or the folder of one .got Linear"):
         evaluate_segmentation(nn.Linear(1, 1), root)
-    with pytest.raises(UnsmoothError, match="the device cuba cannot be used"):
+    with pytest.raises(UnsmoothError, match="cannot use the device cuba"):
         evaluate_segmentation(small(VIT), root, device="cuba")
-    with pytest.raises(UnsmoothError, match="split is train or val"):
+    with pytest.raises(UnsmoothError, match="split must be train or val"):
         evaluate_segmentation(small(VIT), root, split="test")
     monkeypatch.setitem(sys.modules, "transformers.models", None)
     with pytest.raises(UnsmoothError, match=r"pip install 'unsmooth\[hf\]'"):

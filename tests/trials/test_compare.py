@@ -171,7 +171,7 @@ def test_names_are_as_short_as_they_can_be():
         ({"confidence": 1.0}, "confidence must be"),
         ({"epoch": 3}, "unknown option of compare 'epoch'"),
         ({"vitals": "bogus"}, "unknown vital"),
-        ({"train_images": 16}, "less than one batch of 32"),
+        ({"train_images": 16}, "fewer than one batch of 32"),
     ],
 )
 def test_mistakes_raise_before_any_work(tmp_path, options, message):
