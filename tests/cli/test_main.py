@@ -189,7 +189,7 @@ def test_the_demo_trains_diagnoses_and_compares(
     out = printed(capsys, "demo", "--out", str(tmp_path / "trial"), "--jobs", "1")
     assert row(out, "arm")[-2:] == ["infer", "train"]
     assert all(cell.startswith(("0.", "1.")) for cell in row(out, "attn_scale")[-2:])
-    assert "One seed" in (tmp_path / "trial" / "report.html").read_text()
+    assert "With one seed" in (tmp_path / "trial" / "report.html").read_text()
     assert "plain: " in out and "The report: " in out
 
 
