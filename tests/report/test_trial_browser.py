@@ -10,8 +10,7 @@ from playwright.sync_api import Browser
 
 from tests.report.test_trial_page import TEN, hostile
 from tests.support.browser import Open, beyond_the_keyboard, browser, overflow, visits
-from tests.support.trial_example import fail, trial
-from unsmooth.report.render import render_trial
+from tests.support.trial_example import fail, render_trial, trial
 
 __all__ = ["browser"]
 pytestmark = pytest.mark.slow

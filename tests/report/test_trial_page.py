@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 
 import unsmooth
 from tests.report.test_diagnosis_page import ODD, prose
-from tests.support.trial_example import difference, fail, trial
+from tests.support.trial_example import difference, fail, figures_of_trial, render_trial, trial
 from unsmooth.errors import UnsmoothError
+from unsmooth.report.formatting import duration, fixed, setting, thousands
 from unsmooth.report.page import breakable
-from unsmooth.report.render import figures_of_trial, render_trial
 from unsmooth.report.trial_rows import forest, results, scale
-from unsmooth.report.trial_values import as_diagnoses, cost, during, learning
-from unsmooth.report.words import duration, fixed, setting, thousands
+from unsmooth.report.trial_values import cost, during, learning
+from unsmooth.results.trial import with_diagnoses
 
 TEN = tuple(f"remedy_{i}(option={'x' * i})" for i in range(10))
 
@@ -239,7 +239,6 @@ def test_arms_keep_their_colour_where_one_has_no_diagnosis():
     t["arms"][1]["diagnosis"] = None
     lines = next(c for c in data_of(page(t))["curves"] if c["key"] == "token_cosine")["parts"][0]["by"]
     assert [line is None for line in lines] == [False, True, False, False]
-    assert [d["model"]["name"] for d in as_diagnoses(t)] == [arm["name"] for arm in t["arms"]]
 
 
 def test_places_in_the_forest_are_in_proportion():
@@ -267,14 +266,14 @@ def test_a_scale_holds_its_range(low, high):
 def test_vitals_of_training_are_means_over_seeds():
     t = trial()
     t["arms"][0]["runs"][1]["epochs"][0]["vitals"]["token_cosine"] = [0.9] * 4
-    found = next(v for v in during(t) if v["key"] == "token_cosine")
+    found = next(v for v in during(with_diagnoses(t)) if v["key"] == "token_cosine")
     assert found["title"] == "token similarity"
     arm, runs = found["by"][0], t["arms"][0]["runs"]
     assert arm["epochs"] == [1, 3, 5, 6] and arm["blocks"] == 4
     values = [run["epochs"][0]["vitals"]["token_cosine"][2] for run in runs]
     assert arm["mean"][0][2] == pytest.approx(sum(values) / 3, rel=1e-4)
     assert (arm["low"][0][2], arm["high"][0][2]) == pytest.approx((min(values), max(values)), rel=1e-4)
-    assert next(v for v in during(t) if v["key"] == "effective_rank")["by"][0]["mean"][0][0] is None
+    assert next(v for v in during(with_diagnoses(t)) if v["key"] == "effective_rank")["by"][0]["mean"][0][0] is None
 
 
 def test_figures_show_the_values():

@@ -7,6 +7,8 @@ import statistics
 from typing import Any
 
 from tests.report.test_diagnosis_page import diagnosis
+from unsmooth.report import render
+from unsmooth.results.trial import with_diagnoses
 
 NAMES = ("plain", "attn_scale", "feat_scale", "context_broadcast")
 SEEDS = (0, 1, 2)
@@ -89,6 +91,14 @@ def trial(
         "made": {"unsmooth": "0.1.0", "torch": "2.7", "timm": "1.0", "python": "3.11.9", "machine": "x86_64, a machine",
                  "threads": 2, "command": "unsmooth compare digits plain attn_scale", "seconds": 3725.5},
     } | changes  # fmt: skip
+
+
+def render_trial(trial: dict[str, Any], format: str) -> bytes:
+    return render.render_trial(with_diagnoses(trial) if "arms" in trial else trial, format)
+
+
+def figures_of_trial(trial: dict[str, Any]) -> dict[str, Any]:
+    return render.figures_of_trial(with_diagnoses(trial) if "arms" in trial else trial)
 
 
 def fail(arm: dict[str, Any], *seeds: int, why: str = "NaN in block 3") -> dict[str, Any]:

@@ -134,7 +134,7 @@ def test_a_loss_that_is_not_finite_names_the_block_and_keeps_the_state(tmp_path,
 
     monkeypatch.setattr(trainer.Trainer, "restore", poisoned)
     with pytest.raises(
-        Diverged, match=r"not finite at step 4 of epoch 1: block 1 went first, in its MLP branch; the last"
+        Diverged, match=r"not finite at step 4 of epoch 1: block 1 broke first, in its MLP branch; the last"
     ):
         small_run(tmp_path)
     assert (tmp_path / "state.safetensors").read_bytes() == good
@@ -151,7 +151,7 @@ def test_a_gradient_that_is_not_finite_names_the_block_it_was_born_in(tmp_path, 
 
     monkeypatch.setattr(trainer, "make_optimizer", poisoned)
     for clip in (0.0, 1.0):
-        with pytest.raises(Diverged, match=r"the gradient is not finite at step 1 of epoch 1: block 1 went first"):
+        with pytest.raises(Diverged, match=r"the gradient is not finite at step 1 of epoch 1: block 1 broke first"):
             small_run(tmp_path / str(clip), fields={"clip_grad": clip})
 
 
@@ -167,7 +167,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
                 self.model.blocks[0].attn.qkv.weight[0, 0] = float("nan")
 
     monkeypatch.setattr(trainer.Trainer, "_step", last_step_breaks)
-    with pytest.raises(Diverged, match="block 0 went first, in its attention branch; no state was saved yet"):
+    with pytest.raises(Diverged, match="block 0 broke first, in its attention branch; no state was saved yet"):
         small_run(tmp_path)
     assert not (tmp_path / "state.safetensors").exists()
     assert not (tmp_path / "best").exists() and not (tmp_path / "metrics.jsonl").read_text()

@@ -14,6 +14,7 @@ from unsmooth.papers.trials import about_data, by_block, train_group
 from unsmooth.report.figures import save
 from unsmooth.report.render import diagnosis_figures
 from unsmooth.report.reproduction_table import Row
+from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.storage import load
 from unsmooth.utils.files import write
@@ -30,7 +31,7 @@ def run_looks(experiment: Experiment, request: RunRequest) -> tuple[list[Row], s
     return [_group(experiment, group, specs, looks, request) for group, specs, looks, _ in found], found[0][3]
 
 
-Look = tuple[Group | None, list[str], list[dict[str, Any]], str]
+Look = tuple[Group | None, list[str], list[Diagnosis], str]
 
 
 def _own(experiment: Experiment, request: RunRequest) -> Look:
@@ -83,30 +84,30 @@ def _trained(experiment: Experiment, group: Group, request: RunRequest) -> Look:
 
 def _diagnose(
     experiment: Experiment, request: RunRequest, model: Any, path: Path | None, images: str | None
-) -> dict[str, Any]:
+) -> Diagnosis:
     request.on_stage(f"{experiment.id}: a look at {model if isinstance(model, str) else type(model).__name__}")
     names = [*(curve.vital for curve in experiment.curves), *experiment.vitals.split(",")]
     vitals = [name for name in dict.fromkeys(names) if name]
     return diagnose(
         model, images, vitals or None, experiment.blocks or None, checkpoint=path,
         data_dir=request.data_dir, limit=request.scale(experiment).images, reference=False,
-    ).data  # fmt: skip
+    )  # fmt: skip
 
 
-def _about(found: dict[str, Any]) -> str:
-    return f"{found['images']['count']} images of {Path(found['images']['source']).name}"
+def _about(found: Diagnosis) -> str:
+    return f"{found.images.count} images of {Path(found.images.source).name}"
 
 
 def _group(
-    experiment: Experiment, group: Group | None, specs: list[str], looks: list[dict[str, Any]], request: RunRequest
+    experiment: Experiment, group: Group | None, specs: list[str], looks: list[Diagnosis], request: RunRequest
 ) -> Row:
     name = group.name if group is not None else "your model"
     rows = []
     for at, (spec, look) in enumerate(zip(specs, looks, strict=True)):
-        row = row_of(group, at, spec) if group is not None else _own_row(spec, look["model"]["remedies"])
-        look["model"]["name"] = row["name"] if group is not None else row["spec"]
+        row = row_of(group, at, spec) if group is not None else _own_row(spec, look.model.remedies)
+        look.model.name = row["name"] if group is not None else row["spec"]
         row["curves"] = {c.label: found for c in experiment.curves if (found := by_block(look, c)) is not None}
-        row["skipped"] = sorted({r for facts in look["vitals"].values() for r in facts["skipped"].values()})
+        row["skipped"] = sorted({r for vital in look.vitals.values() for r in vital.skipped.values()})
         rows.append(row)
     picture = diagnosis_figures(looks).get(experiment.figure)
     made: Row = {"name": name, "rows": rows}

@@ -15,6 +15,7 @@ from unsmooth.papers.request import RunRequest
 from unsmooth.papers.rows import measured, row_of
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.report.reproduction_table import Row
+from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.tasks.model_factory import build
 from unsmooth.training.run import train
 from unsmooth.trials.compare import compare
@@ -99,7 +100,9 @@ def rows_of(experiment: Experiment, group: Group, trial: dict[str, Any], small: 
 
 
 def _curve(arm: dict[str, Any], curve: Curve) -> Row | None:
-    return _by_epoch(arm, curve.metric) if curve.metric else by_block(arm["diagnosis"], curve)
+    if curve.metric:
+        return _by_epoch(arm, curve.metric)
+    return by_block(Diagnosis.from_dict(arm["diagnosis"]), curve) if arm["diagnosis"] else None
 
 
 def _measure(row: Row, name: str, arm: dict[str, Any], at: int, first: dict[str, Any]) -> None:
@@ -133,20 +136,19 @@ def _put(row: Row, name: str, mean: float | None, sd: float | None, seeds: int |
     )  # fmt: skip
 
 
-def by_block(diagnosis: dict[str, Any] | None, curve: Curve) -> Row | None:
+def by_block(diagnosis: Diagnosis, curve: Curve) -> Row | None:
     """A vital's values by block, with their spread over images."""
-    facts = (diagnosis or {"vitals": {}})["vitals"].get(curve.vital)
-    if facts is None or not facts["parts"]:
+    vital = diagnosis.vitals.get(curve.vital)
+    if vital is None or not vital.parts:
         return None
-    part = curve.part or (facts["main"] if facts["main"] in facts["parts"] else next(iter(facts["parts"])))
-    series = facts["parts"].get(part)
-    if series is None:
+    reading = diagnosis[curve.vital]
+    if curve.part:
+        if curve.part not in vital.parts:
+            return None
+        reading = reading.part(curve.part)
+    if any(isinstance(mean, list) for mean in reading):
         return None
-    means = [None if spread is None else spread["mean"] for spread in series]
-    if any(isinstance(mean, list) for mean in means):
-        return None
-    spread = {key: [None if s is None else s.get(key) for s in series] for key in ("sd", "low", "high")}
-    return {"by": "block", "mean": means, **spread}
+    return {"by": "block", "mean": reading.mean, "sd": reading.sd, "low": reading.low, "high": reading.high}
 
 
 def _by_epoch(arm: dict[str, Any], metric: str) -> Row | None:

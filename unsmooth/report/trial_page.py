@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unsmooth.report import trial_rows, trial_values, words
+from unsmooth.report import formatting as words
+from unsmooth.report import trial_rows, trial_values
 from unsmooth.report.charts import curves, models
 from unsmooth.report.page import STATES, assets, by_family, by_reason, environment
 from unsmooth.report.trial_values import Trial
 from unsmooth.report.values import merged
+
+if TYPE_CHECKING:
+    from unsmooth.results.diagnosis import Diagnosis
 
 FILES = ("report.css", "trial.css", "core.js", "curves.js", "training.js", "cost.js")
 NO_DIAGNOSIS = "No final model was diagnosed."
@@ -17,7 +21,7 @@ NO_DIAGNOSIS = "No final model was diagnosed."
 def trial_page(trial: Trial) -> str:
     """One HTML page of one trial."""
     diagnoses = trial_values.as_diagnoses(trial)
-    names = words.labels(diagnoses)
+    names = words.unique_names(arm["name"] for arm in trial["arms"])
     data: dict[str, Any] = {
         "models": models(diagnoses, names),
         "curves": curves(diagnoses),
@@ -42,8 +46,8 @@ def trial_page(trial: Trial) -> str:
         families=by_family(data["curves"]),
         definitions=merged(diagnoses),
         images_skipped=by_reason(trial["data"].get("skipped") or {}),
-        shown_first={"spread": few, "start": few},
-        empty={"strip": NO_DIAGNOSIS},
+        shown_first={"spread": few, "random": few},
+        empty={"vitals": NO_DIAGNOSIS},
         data=data,
         data_json=words.script_json(data),
         **assets(*FILES),
@@ -57,9 +61,8 @@ def _host(arms: list[dict[str, Any]]) -> str:
     return host if len(arms) > 1 and told else ""
 
 
-def _arm(index: int, name: str, diagnosis: dict[str, Any], arm: dict[str, Any], digits: int) -> dict[str, Any]:
-    verdict = (arm.get("diagnosis") or {}).get("verdict")
-    state = verdict["state"] if verdict else ""
+def _arm(index: int, name: str, diagnosis: Diagnosis | None, arm: dict[str, Any], digits: int) -> dict[str, Any]:
+    state = diagnosis.verdict if diagnosis is not None else ""
     runs = [
         {"seed": run["seed"], "folder": run["folder"], "failed": run.get("failed"),
          "time": words.duration(run.get("seconds")),
@@ -68,7 +71,8 @@ def _arm(index: int, name: str, diagnosis: dict[str, Any], arm: dict[str, Any], 
     ]  # fmt: skip
     return {
         "index": index, "letter": words.letter(index), "name": name, "spec": arm["spec"],
-        "runs": runs, "reference": diagnosis["reference"],
-        "marks": any(finding.get("blocks") for finding in diagnosis["findings"]),
-        "state": state if state in STATES else "unknown", "said": state, "text": verdict["text"] if verdict else "",
+        "runs": runs, "reference": diagnosis.reference if diagnosis is not None else None,
+        "marks": diagnosis is not None and any(finding.blocks for finding in diagnosis.findings),
+        "state": state if state in STATES else "unknown", "said": state,
+        "text": diagnosis.verdict_text if diagnosis is not None else "",
     }  # fmt: skip

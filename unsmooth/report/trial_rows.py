@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from unsmooth.report import words
+from unsmooth.report import formatting as words
 from unsmooth.report.trial_values import Arm, Trial, finished, places, points, why_no_difference
 
 MARGIN = 4.0  # per cent of the forest's width to both sides, for the numbers under its ticks

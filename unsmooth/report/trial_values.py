@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from unsmooth.report.formatting import number
 from unsmooth.report.values import merged
-from unsmooth.report.words import number
+
+if TYPE_CHECKING:
+    from unsmooth.results.diagnosis import Diagnosis
 
 Trial = dict[str, Any]
 Arm = dict[str, Any]
@@ -26,11 +29,9 @@ COSTS = (
 )
 
 
-def as_diagnoses(trial: Trial) -> list[dict[str, Any]]:
-    """The diagnosis of each arm under the arm's name; an arm that has none has one without vitals."""
-    nothing: dict[str, Any] = {"model": {"blocks": []}, "vitals": {}, "findings": [], "reference": None}
-    found = [arm.get("diagnosis") or nothing for arm in trial["arms"]]
-    return [d | {"model": d["model"] | {"name": a["name"]}} for d, a in zip(found, trial["arms"], strict=True)]
+def as_diagnoses(trial: Trial) -> list[Diagnosis | None]:
+    """The diagnosis of each arm."""
+    return [arm.get("diagnosis") for arm in trial["arms"]]
 
 
 def finished(arm: Arm) -> list[dict[str, Any]]:
@@ -120,7 +121,7 @@ def during(trial: Trial) -> list[dict[str, Any]]:
         by = [_followed(arm, key) for arm in trial["arms"]]
         seen = [v for model in by if model for column in model["mean"] for v in column if v is not None]
         if seen:
-            title = known[key]["title"] if key in known else key.replace("_", " ")
+            title = known[key].title if key in known else key.replace("_", " ")
             out.append({"key": key, "title": title, "low": min(seen), "high": max(seen), "by": by})
     return out
 

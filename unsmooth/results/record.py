@@ -27,7 +27,7 @@ from unsmooth.utils.files import write
 
 FORMAT = 1
 T = TypeVar("T")
-_CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
+_CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
 
 @dataclass_transform(field_specifiers=(Field,))
@@ -45,7 +45,11 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain values, as they are in the JSON file."""
-        return {"format": FORMAT, "kind": self.kind, **_adapter(type(self)).dump_python(self, mode="json")}
+        return {
+            "format": FORMAT,
+            "kind": self.kind,
+            **_adapter(type(self)).dump_python(self, mode="json", by_alias=True),
+        }
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The result as JSON text, also written to `path` if one is given."""

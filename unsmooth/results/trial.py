@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unsmooth.results.base import Result
+from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.utils.files import write
 
 
@@ -36,4 +37,12 @@ class Trial(Result):
         from unsmooth.report.render import render_trial
 
         path = Path(path)
-        write(path, render_trial(self.data, path.suffix.lstrip(".").lower()))
+        write(path, render_trial(with_diagnoses(self.data), path.suffix.lstrip(".").lower()))
+
+
+def with_diagnoses(data: dict[str, Any]) -> dict[str, Any]:
+    """A trial whose arms hold their diagnoses as `Diagnosis`."""
+    arms = [
+        {**arm, "diagnosis": arm.get("diagnosis") and Diagnosis.from_dict(arm["diagnosis"])} for arm in data["arms"]
+    ]
+    return {**data, "arms": arms}

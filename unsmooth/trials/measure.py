@@ -104,7 +104,7 @@ def diagnose_arms(rows: Sequence[Row], trained: Trained, vitals: str, say: Stage
         kept = trained.folder / row["folder"] / DIAGNOSIS
         wanted = {vital.key for vital in registry.select(vitals)}
         if kept.exists() and wanted <= set((old := Diagnosis.from_json(kept)).keys()):
-            row["diagnosis"] = old.data
+            row["diagnosis"] = old.to_dict()
             continue
         model = trained.first_model(arm)
         if model is None:
@@ -117,9 +117,9 @@ def diagnose_arms(rows: Sequence[Row], trained: Trained, vitals: str, say: Stage
         say(f"diagnosing {arm.name}")
         few = sample_batch(trained.pictures(model)[0], DIAGNOSED)
         found = diagnose(model, [(few.images, few.labels)], vitals)
-        found.data["images"]["source"] = trained.splits.val.name
+        found.images.source = trained.splits.val.name
         found.to_json(kept)
-        row["diagnosis"] = found.data
+        row["diagnosis"] = found.to_dict()
 
 
 def measure_robustness(rows: Sequence[Row], trained: Trained, say: Stage) -> None:
