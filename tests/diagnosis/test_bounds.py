@@ -99,10 +99,10 @@ def test_bounds_are_for_plain_blocks() -> None:
     with pytest.raises(UnsmoothError, match="feat_scale"):
         bound("smoothing_bound", model)
     parallel = "vit_base_patch16_18x2_224(img_size=32, patch_size=8, embed_dim=48, depth=2)"
-    with pytest.raises(UnsmoothError, match="not attention and MLP"):
+    with pytest.raises(UnsmoothError, match="need blocks of attention and MLP"):
         bound("smoothing_bound", look_trained(unsmooth.create_model(parallel)))
     for name in ("swin", "pvt_v2"):
-        with pytest.raises(UnsmoothError, match="not over all tokens"):
+        with pytest.raises(UnsmoothError, match="need attention over all tokens"):
             bound("smoothing_bound", host(name))
 
 

@@ -107,14 +107,14 @@ def test_saving_a_page_and_figures(found: Diagnosis, suffix: str, tmp_path: Path
 
 
 def test_the_random_twin(found: Diagnosis) -> None:
-    assert found.reference.how == "built anew from its spec"
+    assert found.reference.how == "created from its spec"
     model = type(host("hf_vit"))(host("hf_vit").config)  # not from a spec
     assert "configuration" in unsmooth.diagnose(model, images_for(model)).reference.how
     model = host("torchvision_vit")
     torch.manual_seed(7)
     draw = torch.rand(1)
     torch.manual_seed(7)
-    assert "drew their weights anew" in unsmooth.diagnose(model, images_for(model)).reference.how
+    assert "reset layers" in unsmooth.diagnose(model, images_for(model)).reference.how
     assert torch.equal(torch.rand(1), draw)  # the caller's random state is his own
 
 
