@@ -337,8 +337,8 @@ def test_what_is_held_does_not_grow_with_the_images(name: str, monkeypatch: pyte
     model, held = build(name, dtype=torch.float32), []
 
     class Watched(measure_module._Pass):
-        def end(self, batch: NamedImages) -> None:
-            super().end(batch)
+        def end_batch(self, batch: NamedImages) -> None:
+            super().end_batch(batch)
             held.append(bytes_held(self, set()))
 
     monkeypatch.setattr(measure_module, "_Pass", Watched)

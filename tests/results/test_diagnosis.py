@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import copy
+import doctest
+import importlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pydantic import TypeAdapter
 
 from tests.report.test_diagnosis_page import diagnosis
@@ -95,3 +100,21 @@ def test_the_schema_names_the_keys_of_the_file() -> None:
     assert set(schema["properties"]) == set(diagnosis())
     assert {"format", "kind", "model", "images", "vitals", "made", "verdict"} <= set(schema["required"])
     assert "class" in schema["$defs"]["ModelInfo"]["properties"]
+
+
+@pytest.mark.parametrize(
+    "module", ["unsmooth.results.diagnosis", "unsmooth.diagnosis.diagnose", "unsmooth.diagnosis.registry"]
+)
+def test_the_examples_run(module: str) -> None:
+    torch.manual_seed(0)
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted and not result.failed
+
+
+def test_diagnose_loads_no_report_library() -> None:
+    code = (
+        "import sys, unsmooth.diagnosis.diagnose\n"
+        "heavy = {'plotly', 'matplotlib', 'rich', 'sklearn', 'jinja2', 'transformers'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
