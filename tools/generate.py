@@ -23,7 +23,7 @@ import unsmooth
 from tools.gallery_pages import gallery_page
 from tools.training_pages import NOTE, recipes_page, trials_page
 from unsmooth import remedies
-from unsmooth.diagnosis import prescriptions, verdict
+from unsmooth.diagnosis import prescriptions, rules, verdict
 from unsmooth.diagnosis import registry as vitals
 from unsmooth.diagnosis.prescriptions import is_safe
 from unsmooth.diagnosis.rules import RULES, THRESHOLDS

@@ -138,8 +138,9 @@ def _settings(
         fields["vitals"] = vitals if isinstance(vitals, str) else ",".join(vitals)
     if blocks is not None:
         fields["blocks"] = blocks
-    values = {} if settings is None else {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
-    return read_options(DiagnoseSettings, {**values, **fields}, "diagnose")
+    if settings is not None:
+        return dataclasses.replace(settings, **fields)
+    return read_options(DiagnoseSettings, fields, "diagnose")
 
 
 def _fits(model: nn.Module, remedy: str) -> bool:

@@ -30,48 +30,52 @@ SALIENCY = "a saliency fine-tune of DINOv2 ViT-S/14 on 60 photographs"
 RANDOM = "DeiT-Ti with 6 to 48 blocks, untrained"
 
 THRESHOLDS: dict[str, Threshold] = {
-    "alike": Threshold(
+    "collapsed_similarity": Threshold(
         0.9,
         "token similarity of collapsed tokens",
         f"{SKIPLESS}: at least 0.92 from block 1; {TRAINED}: at most 0.78; {RANDOM}: 0.71",
     ),
-    "alike_rise": Threshold(
+    "similarity_rise": Threshold(
         0.15,
         "rise of token similarity above its lowest earlier value",
         f"{SALIENCY}: 0.10 at block 8, 0.20 at block 10; {TRAINED}: 0.12 and 0.16 (6, 12), 0.23 and 0.26 (24, 48)",
     ),
-    "alike_least": Threshold(
+    "least_similarity": Threshold(
         0.4,
         "token similarity that a rise must reach",
         f"{SALIENCY}: 0.42 in its first block, which is healthy",
     ),
-    "rank_share": Threshold(
+    "collapsed_rank_share": Threshold(
         0.05,
         "effective rank of collapsed tokens, as a share of min(n, d)",
         f"{SKIPLESS}: at most 0.03 from block 1; {TRAINED}: at least 0.09; {RANDOM}: 0.20",
     ),
-    "rank_least": Threshold(1.5, "effective rank of collapsed tokens in any model", "tokens on one line have rank 1"),
+    "collapsed_rank": Threshold(
+        1.5, "effective rank of collapsed tokens in any model", "tokens on one line have rank 1"
+    ),
     "rank_fall": Threshold(
         0.4,
         "relative fall of effective rank below its highest earlier value",
         f"{SALIENCY}: 0.25 at block 8, 0.44 at block 10; {TRAINED}: 0.16 and 0.30 (6, 12), 0.51 and 0.62 (24, 48)",
     ),
     "uniform_entropy": Threshold(0.97, "entropy of uniform attention, as a share of log m", f"{RANDOM}: 1.00"),
-    "uniform_divergence": Threshold(0.01, "query sensitivity of uniform attention", f"{RANDOM}: below 0.001"),
+    "uniform_sensitivity": Threshold(0.01, "query sensitivity of uniform attention", f"{RANDOM}: below 0.001"),
     "weak_branch": Threshold(0.5, "branch ratio below which uniform attention does little harm", f"{RANDOM}: 0.05"),
     "dominant_branch": Threshold(
         3.0, "branch ratio at which a branch dominates the skip", f"{SALIENCY}: 0.5 to 0.9, then 4.2"
     ),
     "low_pass": Threshold(0.9, "entropy of smoothing attention, as a share of log m", f"{SALIENCY}: at most 0.77"),
-    "idle_turn": Threshold(0.01, "block influence of an idle block", f"{RANDOM}: 0.008 to 0.014"),
+    "idle_influence": Threshold(0.01, "block influence of an idle block", f"{RANDOM}: 0.008 to 0.014"),
     "idle_branch": Threshold(0.1, "branch ratio of an idle branch", f"{RANDOM}: 0.05"),
-    "same_tokens": Threshold(0.99, "CKA of an idle block with the previous block", RANDOM),
+    "idle_cka": Threshold(0.99, "CKA of an idle block with the previous block", RANDOM),
     "similar_blocks": Threshold(0.5, "share of the other blocks with similar maps", f"{SALIENCY}: none"),
-    "ill_attention": Threshold(9.0, "robust log condition number of the attention branch", f"{SALIENCY}: 7.3 to 15"),
-    "skip_help": Threshold(3.0, "reduction of that number by the skip", f"{SALIENCY}: 2.6 to 7.5"),
+    "ill_conditioned_branch": Threshold(
+        9.0, "robust log condition number of the attention branch", f"{SALIENCY}: 7.3 to 15"
+    ),
+    "skip_reduction": Threshold(3.0, "reduction of that number by the skip", f"{SALIENCY}: 2.6 to 7.5"),
     "low_map_rank": Threshold(0.3, "equivalent rank of maps, as a share of their size", f"{SALIENCY}: 0.09 to 0.55"),
     "outlier_ratio": Threshold(5.0, "largest token norm over the median norm", f"{SALIENCY}: at most 2.4"),
-    "probe_fall": Threshold(0.1, "fall of nearest-neighbour accuracy below its best value", "not calibrated"),
+    "accuracy_fall": Threshold(0.1, "fall of nearest-neighbour accuracy below its best value", "not calibrated"),
 }
 
 
@@ -139,8 +143,10 @@ def token_collapse(view: DiagnosisView) -> Finding | None:
             continue
         lowest = min(v for v in cosine[: b + 1] if v is not None)
         highest = max(v for v in share[: b + 1] if v is not None)
-        similar = c >= max(threshold("alike_least"), lowest + threshold("alike_rise"))
-        if c >= threshold("alike") and (s <= threshold("rank_share") or r <= threshold("rank_least")):
+        similar = c >= max(threshold("least_similarity"), lowest + threshold("similarity_rise"))
+        if c >= threshold("collapsed_similarity") and (
+            s <= threshold("collapsed_rank_share") or r <= threshold("collapsed_rank")
+        ):
             by_level.append(b)
         elif similar and s <= highest * (1 - threshold("rank_fall")):
             by_trend.append(b)
@@ -171,7 +177,7 @@ def token_collapse(view: DiagnosisView) -> Finding | None:
 
 
 def _trend(cosine: list[float | None], best: int, worst: int) -> str:
-    if best == worst or (cosine[worst] or 0) - (cosine[best] or 0) < threshold("alike_rise"):
+    if best == worst or (cosine[worst] or 0) - (cosine[best] or 0) < threshold("similarity_rise"):
         return "This holds from the first block."
     return f"Similarity was lowest in block {best} and has risen since."
 
@@ -179,7 +185,7 @@ def _trend(cosine: list[float | None], best: int, worst: int) -> str:
 def _function_lost(view: DiagnosisView, worst: int) -> list[Evidence]:
     """A fall of nearest-neighbour accuracy, if labels were given."""
     accuracy = [v for v in view.means("depth_probe")[: worst + 1] if v is not None]
-    if not accuracy or accuracy[-1] > max(accuracy) - threshold("probe_fall"):
+    if not accuracy or accuracy[-1] > max(accuracy) - threshold("accuracy_fall"):
         return []
     text = f"nearest-neighbour accuracy {accuracy[-1]:.2f} in block {worst}, {max(accuracy):.2f} at best"
     return [view.evidence("depth_probe", "", text)]
@@ -211,7 +217,7 @@ def uniform_attention(view: DiagnosisView) -> Finding | None:
         and (s := sensitivity[b]) is not None
         and ratio[b] is not None
         and e >= threshold("uniform_entropy")
-        and s <= threshold("uniform_divergence")
+        and s <= threshold("uniform_sensitivity")
     ]
     if not blocks:
         return None
@@ -241,8 +247,8 @@ def idle_blocks(view: DiagnosisView) -> Finding | None:
         for b in range(view.depth)
         if (i := influence[b]) is not None
         and (c := cka[b]) is not None
-        and i <= threshold("idle_turn")
-        and c >= threshold("same_tokens")
+        and i <= threshold("idle_influence")
+        and c >= threshold("idle_cka")
         and max(attn[b] or 0, mlp[b] or 0) <= threshold("idle_branch")
     ]
     if not blocks:
@@ -291,8 +297,8 @@ def ill_conditioned(view: DiagnosisView) -> Finding | None:
         if (c := branch[b]) is not None
         and (s := summed[b]) is not None
         and (r := rank[b]) is not None
-        and c >= threshold("ill_attention")
-        and c - s >= threshold("skip_help")
+        and c >= threshold("ill_conditioned_branch")
+        and c - s >= threshold("skip_reduction")
         and r <= threshold("low_map_rank")
     ]
     if len(blocks) * 2 < view.depth:  # single blocks of this kind are common

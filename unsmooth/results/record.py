@@ -33,8 +33,8 @@ _CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, populate_by_name=True)
 @dataclass_transform(field_specifiers=(Field,))
 def record(cls: type[T]) -> type[T]:
     """Make a class a dataclass that pydantic reads and writes. Unknown fields, NaN and infinity are errors."""
-    made: Any = pydantic_dataclass(config=_CONFIG)(cls)
-    return made
+    checked: Any = pydantic_dataclass(config=_CONFIG)(cls)
+    return checked
 
 
 class Result:
