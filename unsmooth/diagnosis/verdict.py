@@ -11,7 +11,7 @@ from collections.abc import Callable
 from unsmooth.diagnosis.prescriptions import prescribe
 from unsmooth.diagnosis.rules import RULES, DiagnosisView
 from unsmooth.results.diagnosis import Finding, Verdict
-from unsmooth.utils.text import blocks_text, spans
+from unsmooth.utils.text import blocks_text
 
 NEEDED = ("token_cosine", "effective_rank")
 SEVERITIES = ("severe", "warning", "note")
@@ -65,6 +65,5 @@ def _verdict(view: DiagnosisView, findings: dict[str, Finding]) -> Verdict:
 def _other_blocks(view: DiagnosisView, collapsed: list[int]) -> str:
     others = [b for b in range(view.depth) if b not in collapsed]
     earlier = [b for b in others if b < collapsed[0]]
-    if earlier:
-        return f"Earlier blocks ({spans(earlier)}) are healthy."
-    return f"{blocks_text(others).capitalize()} {'recovers' if len(others) == 1 else 'recover'}."
+    blocks, verbs = (earlier, ("is healthy", "are healthy")) if earlier else (others, ("recovers", "recover"))
+    return f"{blocks_text(blocks).capitalize()} {verbs[len(blocks) > 1]}."
