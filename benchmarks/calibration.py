@@ -43,7 +43,7 @@ def train(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, st
 
 def row(found: unsmooth.Diagnosis, accuracy: float | None) -> dict[str, Any]:
     series = {f"{key}{'.' + part if part else ''}": found[key].part(part).mean for key, part in SHOWN}
-    return {"verdict": found.verdict, "blocks": found.data["verdict"]["blocks"], "accuracy": accuracy, **series}
+    return {"verdict": found.verdict, "blocks": found.conclusion.blocks, "accuracy": accuracy, **series}
 
 
 def main() -> None:

@@ -23,10 +23,10 @@ import unsmooth
 from tools.gallery_pages import gallery_page
 from tools.training_pages import NOTE, recipes_page, trials_page
 from unsmooth import remedies
-from unsmooth.diagnosis import prescriptions, thresholds, verdict
+from unsmooth.diagnosis import prescriptions, rules, verdict
 from unsmooth.diagnosis import registry as vitals
 from unsmooth.diagnosis.prescriptions import is_safe
-from unsmooth.diagnosis.rules import RULES
+from unsmooth.diagnosis.rules import RULES, THRESHOLDS
 from unsmooth.hosts.inputs import example_input, first_tensor, run
 from unsmooth.vitals.base import FAMILIES
 
@@ -170,16 +170,16 @@ def calibration_table() -> list[str]:
 
 
 def verdict_page() -> str:
-    rules = [inspect.getdoc(rule) or "" for rule in RULES]
-    assert all(rules)
+    texts = [inspect.getdoc(rule) or "" for rule in RULES]
+    assert all(texts)
     lines = [
         "# How a verdict is reached", "", inspect.getdoc(verdict) or "", "",
         "A verdict is one of `healthy` (no action needed), `untrained`, `suspicious`, `collapsing`, `collapsed`, "
         "`broken` (NaN or Inf) and `unknown` (too little was measured).", "",
-        "## Findings", "", *(f"- **{rule.__name__}**: {text}" for rule, text in zip(RULES, rules, strict=True)), "",
-        "## Thresholds", "", inspect.getdoc(thresholds) or "", "",
+        "## Findings", "", *(f"- **{rule.__name__}**: {text}" for rule, text in zip(RULES, texts, strict=True)), "",
+        "## Thresholds", "", inspect.getdoc(rules) or "", "",
         "| name | value | of what | tried on |", "|---|---|---|---|",
-        *(f"| `{name}` | {t.value:g} | {t.meaning} | {t.source} |" for name, t in thresholds.THRESHOLDS.items()), "",
+        *(f"| `{name}` | {t.value:g} | {t.meaning} | {t.source} |" for name, t in THRESHOLDS.items()), "",
         "## What they were tried on", "",
         "A verdict for each model that the thresholds were chosen on, beside the saliency fine-tune "
         "(`benchmarks/calibration.py`: hosts of width 64 with 65 tokens, 32 images of CIFAR-10). First block → last "

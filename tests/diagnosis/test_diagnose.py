@@ -14,6 +14,7 @@ from torch import nn
 import unsmooth
 from tests.support.small_hosts import ALL, CONVMIXER, host
 from unsmooth.cli.main import main
+from unsmooth.diagnosis.settings import DiagnoseSettings
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import image_size
 from unsmooth.results.diagnosis import Diagnosis
@@ -48,10 +49,10 @@ def test_every_host_is_diagnosed(name: str) -> None:
     assert all(value is not None for value in found["token_cosine"])
     assert "Verdict" in str(found)
     json.loads(found.to_json())
-    for key, facts in found.data["vitals"].items():  # a value or a reason, for every block
-        main_part = facts["parts"].get(facts["main"], [None] * found.blocks)
+    for key, vital in found.vitals.items():  # a value or a reason, for every block
+        main_part = vital.parts.get(vital.main, [None] * found.blocks)
         for block in range(found.blocks):
-            assert main_part[block] is not None or facts["skipped"].get(str(block)), (key, block)
+            assert main_part[block] is not None or vital.skipped.get(block), (key, block)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
@@ -74,13 +75,13 @@ def test_indexing(found: Diagnosis) -> None:
 def test_json_and_back(found: Diagnosis, tmp_path: Path) -> None:
     found.to_json(tmp_path / "deep" / "x.json")
     again = Diagnosis.from_json(tmp_path / "deep" / "x.json")
-    assert again.data == found.data and str(again) == str(found)
+    assert again == found and again.to_dict() == found.to_dict() and str(again) == str(found)
     assert list((tmp_path / "deep").iterdir()) == [tmp_path / "deep" / "x.json"]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("{", "cannot read"), ("[]", "is no diagnosis"), ('{"kind": "diagnosis", "format": 99}', "format 99")],
+    [("{", "cannot read"), ("[]", "is not a diagnosis"), ('{"kind": "diagnosis", "format": 99}', "format 99")],
 )
 def test_files_that_are_no_diagnosis(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
@@ -106,14 +107,14 @@ def test_saving_a_page_and_figures(found: Diagnosis, suffix: str, tmp_path: Path
 
 
 def test_the_random_twin(found: Diagnosis) -> None:
-    assert found.data["reference"]["how"] == "built anew from its spec"
+    assert found.reference.how == "created from its spec"
     model = type(host("hf_vit"))(host("hf_vit").config)  # not from a spec
-    assert "configuration" in unsmooth.diagnose(model, images_for(model)).data["reference"]["how"]
+    assert "configuration" in unsmooth.diagnose(model, images_for(model)).reference.how
     model = host("torchvision_vit")
     torch.manual_seed(7)
     draw = torch.rand(1)
     torch.manual_seed(7)
-    assert "drew their weights anew" in unsmooth.diagnose(model, images_for(model)).data["reference"]["how"]
+    assert "reset layers" in unsmooth.diagnose(model, images_for(model)).reference.how
     assert torch.equal(torch.rand(1), draw)  # the caller's random state is his own
 
 
@@ -123,11 +124,11 @@ def test_a_treated_model_shows_what_it_learned() -> None:
     for _, part in unsmooth.parts(model):
         part.omega.data += torch.tensor([0.1, 0.2, 0.3])
     found = unsmooth.diagnose(model, images_for(model))
-    rows = found.data["learned"]
-    assert [row["block"] for row in rows] == [0, 1]
-    assert rows[0]["values"] == pytest.approx([0.1, 0.2, 0.3])
-    assert found.data["model"]["remedies"] == ["attn_scale"]
-    assert found.data["model"]["name"].endswith("+attn_scale")
+    rows = found.learned
+    assert [row.block for row in rows] == [0, 1]
+    assert rows[0].values == pytest.approx([0.1, 0.2, 0.3])
+    assert found.model.remedies == ["attn_scale"]
+    assert found.model.name.endswith("+attn_scale")
 
 
 def test_training_mode_hooks_and_exceptions_leave_no_trace() -> None:
@@ -160,7 +161,7 @@ def test_nan_in_the_weights_is_named(capsys: pytest.CaptureFixture[str]) -> None
     model.blocks[1].mlp.fc1.weight.data[0, 0] = float("nan")
     found = unsmooth.diagnose(model, images_for(model))
     assert found.verdict == "broken"
-    assert "MLP branch of block 1" in found.data["verdict"]["text"]
+    assert "MLP branch of block 1" in found.verdict_text
     assert found["token_cosine"][0] is not None and found["token_cosine"][1] is None
     found.to_json()
 
@@ -169,7 +170,21 @@ def test_one_image_and_a_batch_larger_than_the_data() -> None:
     model = host("deit")
     found = unsmooth.diagnose(model, images_for(model, 1), batch_size=64, reference=False)
     assert found["token_cosine"].sd == [None, None]
-    assert "at least 4 images" in found.data["vitals"]["layer_cka"]["skipped"]["1"]
+    assert "at least 4 images" in found.vitals["layer_cka"].skipped[1]
+
+
+def test_settings_are_an_object_or_fields() -> None:
+    model = host("deit")
+    settings = DiagnoseSettings(vitals="token_cosine", limit=3, reference=False)
+    by_object = unsmooth.diagnose(model, images_for(model), settings=settings)
+    by_fields = unsmooth.diagnose(model, images_for(model), "token_cosine", limit=3, reference=False)
+    assert by_object.vitals == by_fields.vitals and by_object.images.count == 3
+    override = unsmooth.diagnose(model, images_for(model), ["stable_rank"], settings=settings, limit=2)
+    assert override.keys() == ["stable_rank"] and override.images.count == 2 and override.reference is None
+    with pytest.raises(UnsmoothError, match=r"limt.*Did you mean 'limit'"):
+        unsmooth.diagnose(model, images_for(model), limt=3)
+    with pytest.raises(UnsmoothError, match=r"limit must be at least 1 \(got 0\)"):
+        unsmooth.diagnose(model, images_for(model), limit=0)
 
 
 def test_blocks_vitals_and_prefix() -> None:
@@ -178,7 +193,7 @@ def test_blocks_vitals_and_prefix() -> None:
     assert few.keys() == ["token_cosine"] and few["token_cosine"][0] is None
     out = unsmooth.diagnose(model, images_for(model), vitals="token_cosine", prefix=False, reference=False)
     assert out["token_cosine"][1] != few["token_cosine"][1]
-    assert out.data["images"]["prefix_tokens"] is False
+    assert out.images.prefix_tokens is False
 
 
 def test_labels_give_a_depth_probe(tmp_path: Path) -> None:
@@ -241,7 +256,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     names = sorted(path.name for path in out.iterdir())
     assert names[-1] == "report.html" and names[0].endswith(".json")
     saved = Diagnosis.from_json(out / names[0])
-    assert saved.data["made"]["command"].startswith("unsmooth diagnose ")
+    assert saved.provenance.command.startswith("unsmooth diagnose ")
     assert main(["diagnose", str(out / names[0]), SPEC, "--images", str(folder), "--json", "--no-reference"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 2
     assert main(["diagnose", str(out / names[0]), "--out", str(out), "--format", "svg"]) == 0

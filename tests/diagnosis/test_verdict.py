@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import unsmooth
 from unsmooth.diagnosis import registry as vitals
-from unsmooth.diagnosis import rules, thresholds
+from unsmooth.diagnosis import rules
 from unsmooth.diagnosis.prescriptions import CANDIDATES
-from unsmooth.diagnosis.rules import RULES
-from unsmooth.diagnosis.verdict import judge
+from unsmooth.diagnosis.rules import RULES, DiagnosisView
+from unsmooth.diagnosis.verdict import reach_verdict
+from unsmooth.results.diagnosis import BlockInfo, Broken, ModelInfo, Spread, VitalResult
 
 # A saliency fine-tune of DINOv2 ViT-S/14 on 60 photographs, as recorded.
 SALIENCY: dict[tuple[str, str], list[float]] = {
@@ -25,16 +25,19 @@ SALIENCY: dict[tuple[str, str], list[float]] = {
 SALIENCY["effective_rank", "share"] = [rank / 257 for rank in SALIENCY["effective_rank", ""]]
 
 
-def chart(series: dict[tuple[str, str], list[float]], remedies: tuple[str, ...] = ()) -> dict[str, Any]:
+def view(
+    series: dict[tuple[str, str], list[float]], remedies: tuple[str, ...] = (), broken: Broken | None = None
+) -> DiagnosisView:
     """A diagnosis with these means and nothing else."""
     depth = len(next(iter(series.values())))
-    found: dict[str, Any] = {}
+    results: dict[str, VitalResult] = {}
     for (key, part), means in series.items():
-        facts = found.setdefault(key, {"family": vitals.get(key).family, "parts": {}})
-        facts["parts"][part] = [{"mean": mean} for mean in means]
-    blocks = [{"index": i, "joins": ["attn", "mlp"]} for i in range(depth)]
-    model = {"blocks": blocks, "remedies": list(remedies)}
-    return {"model": model, "vitals": found, "reference": None, "broken": None}
+        vital = vitals.get(key)
+        empty = VitalResult("", "", "", "", vital.family, vital.main, None, None, None, {}, {}, {})
+        results.setdefault(key, empty).parts[part] = [Spread(mean) for mean in means]
+    blocks = [BlockInfo(i, f"blocks.{i}", 17, 48, 1, ["attn", "mlp"], []) for i in range(depth)]
+    model = ModelInfo("vit", "VisionTransformer", list(remedies), 1, "float32", blocks, [])
+    return DiagnosisView(model, results, broken=broken)
 
 
 def healthy(depth: int = 12) -> dict[tuple[str, str], list[float]]:
@@ -46,25 +49,25 @@ def healthy(depth: int = 12) -> dict[tuple[str, str], list[float]]:
 
 
 def test_the_last_blocks_of_the_saliency_model_are_named_and_no_other() -> None:
-    findings, verdict = judge(chart(SALIENCY))
-    assert verdict["state"] == "collapsing"
-    assert verdict["blocks"] == [10, 11]
-    assert "4.2 times what the skip carries" in verdict["why"]
-    assert "block 3" in findings[0]["text"]
+    findings, verdict = reach_verdict(view(SALIENCY))
+    assert verdict.state == "collapsing"
+    assert verdict.blocks == [10, 11]
+    assert "4.2 times the norm of the skip" in verdict.why
+    assert "block 3" in findings[0].text
 
 
 def test_a_healthy_model_needs_no_action() -> None:
-    findings, verdict = judge(chart(healthy()))
+    findings, verdict = reach_verdict(view(healthy()))
     assert findings == []
-    assert verdict["state"] == "healthy" and verdict["text"].startswith("No action needed")
+    assert verdict.state == "healthy" and verdict.text.startswith("No action needed")
 
 
 @pytest.mark.parametrize("key", [("token_cosine", ""), ("effective_rank", "share")])
 def test_one_family_alone_is_no_collapse(key: tuple[str, str]) -> None:
     series = healthy()
     series[key] = [0.3] * 11 + [0.99] if key[0] == "token_cosine" else [0.5] * 11 + [0.01]
-    _, verdict = judge(chart(series))
-    assert verdict["state"] == "healthy"
+    _, verdict = reach_verdict(view(series))
+    assert verdict.state == "healthy"
 
 
 def test_collapse_from_the_first_block_on_needs_no_trend() -> None:
@@ -73,24 +76,22 @@ def test_collapse_from_the_first_block_on_needs_no_trend() -> None:
         ("effective_rank", ""): [1.2] * 6,
         ("effective_rank", "share"): [0.01] * 6,
     }
-    findings, verdict = judge(chart(series))
-    assert verdict["state"] == "collapsed" and verdict["blocks"] == list(range(6))
-    assert findings[0]["severity"] == "severe"
-    assert "from the first block on" in findings[0]["text"]
+    findings, verdict = reach_verdict(view(series))
+    assert verdict.state == "collapsed" and verdict.blocks == list(range(6))
+    assert findings[0].severity == "severe"
+    assert "from the first block" in findings[0].text
 
 
 def test_too_little_to_judge_by() -> None:
-    _, verdict = judge(chart({("token_cosine", ""): [0.3] * 4}))
-    assert verdict["state"] == "unknown"
-    assert "effective_rank" in verdict["text"]
+    _, verdict = reach_verdict(view({("token_cosine", ""): [0.3] * 4}))
+    assert verdict.state == "unknown"
+    assert "effective_rank" in verdict.text
 
 
 def test_what_is_not_finite_comes_first() -> None:
-    data = chart(healthy())
-    data["broken"] = {"block": 3, "where": "MLP branch"}
-    findings, verdict = judge(data)
-    assert verdict["state"] == "broken"
-    assert "MLP branch of block 3" in findings[0]["text"]
+    findings, verdict = reach_verdict(view(healthy(), broken=Broken(3, "MLP branch")))
+    assert verdict.state == "broken"
+    assert "MLP branch of block 3" in findings[0].text
 
 
 MADE_UP: dict[str, dict[tuple[str, str], list[float]]] = {
@@ -129,12 +130,12 @@ MADE_UP: dict[str, dict[tuple[str, str], list[float]]] = {
 
 @pytest.mark.parametrize("key", MADE_UP)
 def test_each_finding_is_found_with_two_families_of_evidence(key: str) -> None:
-    findings, _ = judge(chart(healthy() | MADE_UP[key]))
-    assert [finding["key"] for finding in findings] == [key]
+    findings, _ = reach_verdict(view(healthy() | MADE_UP[key]))
+    assert [finding.key for finding in findings] == [key]
     finding = findings[0]
-    assert len({row["family"] for row in finding["evidence"]}) > 1
-    assert finding["blocks"] and finding["text"] and finding["reference"]
-    assert [row["spec"].split("(")[0] for row in finding["remedies"]] == [
+    assert len({row.family for row in finding.evidence}) > 1
+    assert finding.blocks and finding.text and finding.reference
+    assert [row.spec.split("(")[0] for row in finding.remedies] == [
         text.split("(")[0] for text, _ in CANDIDATES.get(key, [])
     ]
 
@@ -146,25 +147,25 @@ def test_every_rule_is_tested() -> None:
 
 def test_every_threshold_is_used_and_has_a_source() -> None:
     source = Path(rules.__file__).read_text()
-    used = set(re.findall(r'limit\("(\w+)"\)', source))
-    assert used == set(thresholds.THRESHOLDS)
-    assert all(t.meaning and t.source for t in thresholds.THRESHOLDS.values())
+    used = set(re.findall(r'threshold\("(\w+)"\)', source))
+    assert used == set(rules.THRESHOLDS)
+    assert all(t.meaning and t.source for t in rules.THRESHOLDS.values())
 
 
 def test_remedies_that_are_there_are_not_prescribed_again() -> None:
-    findings, _ = judge(chart(SALIENCY, ("attn_scale",)))
-    specs = [row["spec"] for row in findings[0]["remedies"]]
+    findings, _ = reach_verdict(view(SALIENCY, ("attn_scale",)))
+    specs = [row.spec for row in findings[0].remedies]
     assert "feat_scale(blocks=10:)" in specs
     assert not any("attn_scale" in spec for spec in specs)
-    safe = {row["spec"].split("(")[0]: row["safe"] for row in findings[0]["remedies"]}
+    safe = {row.spec.split("(")[0]: row.safe for row in findings[0].remedies}
     assert safe == {"feat_scale": True, "augmented_shortcut": True, "token_graying": False, "diverse_patch": True}
 
 
 def test_prescribed_specs_can_be_applied() -> None:
     model = unsmooth.create_model("deit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=48, depth=12)")
-    findings, _ = judge(chart(SALIENCY))
-    for row in findings[0]["remedies"]:
-        unsmooth.apply(model, row["spec"])
+    findings, _ = reach_verdict(view(SALIENCY))
+    for row in findings[0].remedies:
+        unsmooth.apply(model, row.spec)
 
 
 HOST = "deit_tiny_patch16_224(img_size=64, patch_size=8, embed_dim=48, depth={depth}, num_classes=5)"
@@ -183,9 +184,9 @@ def test_a_stack_without_its_attention_skip_has_collapsed(depth: int, branch: st
     torch.manual_seed(0)
     found = unsmooth.diagnose(f"{HOST.format(depth=depth)}+no_skip(branch={branch})", limit=4, reference=False)
     assert found.verdict == "collapsed"
-    assert set(range(1, depth)) <= set(found.data["verdict"]["blocks"])
-    assert "a skip is missing" in found.findings[0]["why"]
-    assert "remove" in found.findings[0]["remedies"][0]["reason"]
+    assert set(range(1, depth)) <= set(found.conclusion.blocks)
+    assert "a skip is missing" in found.findings[0].why
+    assert "remove" in found.findings[0].remedies[0].reason
 
 
 @pytest.mark.slow
@@ -215,4 +216,4 @@ def test_a_small_model_that_learned_its_task_is_healthy() -> None:
     assert accuracy > 0.6
     found = unsmooth.diagnose(model, "digits", limit=64)
     assert found.verdict == "healthy"
-    assert all(finding["severity"] == "note" for finding in found.findings)
+    assert all(finding.severity == "note" for finding in found.findings)

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.report.test_diagnosis_page import bare, diagnosis, hostile
+from tests.report.test_diagnosis_page import bare, diagnosis, hostile, render
 from tests.support.browser import Open, beyond_the_keyboard, browser, overflow, visits
-from unsmooth.report.render import render
 
 __all__ = ["browser"]
 
@@ -52,7 +51,7 @@ def test_pickers_change_the_maps(visit):
         now = (pixels(page, "map-attention"), pixels(page, "map-similarity"))
         assert now[0] != seen[-1][0] and now[1] != seen[-1][1]
         seen.append(now)
-    assert page.input_value("#map-block") == "2"  # the strip of pictures picks a block as well
+    assert page.input_value("#map-block") == "2"  # the row of pictures picks a block as well
     assert page.locator("#map-query").inner_text() == "Query patch in row 2, column 2"
     page.select_option("#map-head", "1")
     assert pixels(page, "map-attention") != seen[-1][0]
@@ -65,7 +64,7 @@ def test_charts_follow_their_controls(visit):
     plain = page.evaluate(traces.format("token_cosine"))
     page.uncheck("#show-spread")
     assert page.evaluate(traces.format("token_cosine")) == plain - 1
-    page.uncheck("#show-start")
+    page.uncheck("#show-random")
     assert page.evaluate(traces.format("token_cosine")) == 1
     page.check("#show-parts")
     assert page.evaluate(traces.format("token_cosine")) == 2
@@ -106,7 +105,7 @@ def test_theme_follows_the_system_and_the_button(visit):
 def test_the_keyboard_reaches_every_control(visit):
     page = visit(diagnosis("first"), diagnosis("second"))
     wanted = {
-        "skip-link", "theme", "strip-numbers", "show-spread", "show-parts", "grid-block", "grid-head", "map-model",
+        "skip-link", "theme", "heatmap-numbers", "show-spread", "show-parts", "grid-block", "grid-head", "map-model",
         "map-image", "map-block", "map-head", "map-picture", "map-over", "control model-toggle",
     }  # fmt: skip
     assert beyond_the_keyboard(page, wanted, 150) == set()
@@ -120,7 +119,7 @@ def test_cells_tell_their_value(visit):
     cells.first.focus()
     page.keyboard.press("ArrowRight")
     assert "block 1: 0.300" in page.locator("#tip").inner_text()
-    page.click("#strip-table .name a >> nth=0")
+    page.click("#heatmap-table .name a >> nth=0")
     assert page.url.endswith("#curve-token_cosine")
 
 
@@ -129,7 +128,7 @@ def test_no_width_makes_the_page_scroll_sideways(visit, count):
     long = "vit_small_patch16_224(depth=24, img_size=224)+attn_scale+feat_scale+context_broadcast(position=mid)"
     page = visit(*[diagnosis(long, blocks=24)] * count, width=360)
     assert overflow(page) <= 0
-    page.check("#strip-numbers")
+    page.check("#heatmap-numbers")
     page.check("#show-parts")
     for width in (360, 768, 1600):
         page.set_viewport_size({"width": width, "height": 900})

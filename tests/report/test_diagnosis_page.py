@@ -19,10 +19,11 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread, imsave
 
 from unsmooth.errors import UnsmoothError
+from unsmooth.report import render as reports
+from unsmooth.report.formatting import paragraphs, ranges, script_json, show, unique_names
 from unsmooth.report.page import formula
-from unsmooth.report.render import diagnosis_figures, render
 from unsmooth.report.values import bound_pairs
-from unsmooth.report.words import labels, paragraphs, ranges, script_json, show
+from unsmooth.results.diagnosis import Diagnosis
 
 HEADS, GRID = 3, 4
 IMG = "<img src=x onerror=alert(1)>"
@@ -137,6 +138,14 @@ def diagnosis(name: str = "vit_tiny", blocks: int = 4, **changes: Any) -> dict[s
     } | changes  # fmt: skip
 
 
+def render(diagnoses: list[dict[str, Any]], format: str) -> bytes:
+    return reports.render([Diagnosis.from_dict(d) for d in diagnoses], format)
+
+
+def diagnosis_figures(diagnoses: list[dict[str, Any]]) -> dict[str, Figure]:
+    return reports.diagnosis_figures([Diagnosis.from_dict(d) for d in diagnoses])
+
+
 def page(*diagnoses: dict[str, Any]) -> str:
     return render(list(diagnoses) or [diagnosis()], "html").decode()
 
@@ -156,7 +165,7 @@ def test_a_page_has_every_section_and_needs_nothing_else():
     text = page()
     for part in (
         "verdict",
-        "strip",
+        "heatmap",
         "curves",
         "spectra",
         "maps",
@@ -177,7 +186,7 @@ def test_a_page_says_what_the_diagnosis_says():
     text = html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", prose(page()))))
     for said in (
         "Tokens collapse in blocks", "skip", "0.5 in block 3", "attn_scale", "safe on pretrained weights",
-        "changes a pretrained model at once", "it needs labels", "blocks 0–3: depth probe", "2 images: cannot be read",
+        "changes the outputs at once", "it needs labels", "blocks 0–3: depth probe", "2 images: cannot be read",
         "cls.0: class attention is left alone", "unsmooth diagnose x", "torch 2.7", "mean 0.5, 0.5, 0.5", "built anew",
     ):  # fmt: skip
         assert said in text.replace("\u2060", ""), said
@@ -244,8 +253,8 @@ def test_json_in_a_script_element_can_neither_end_it_nor_change():
 def test_a_section_without_data_says_why():
     text = html.unescape(prose(page(bare())))
     for reason in (
-        "No vital has a number for any block.", "attention_spectrum was not asked for", "No sample image came along.",
-        "No vital of the theory was asked for.", "No remedy with learned parameters",
+        "No vital has a value for any block.", "attention_spectrum was not measured", "has no sample images.",
+        "No theory vital was measured.", "No remedy with learned parameters",
     ):  # fmt: skip
         assert reason in text
     d = diagnosis()
@@ -258,8 +267,8 @@ def test_a_section_without_data_says_why():
 def test_what_is_not_a_number_breaks_nothing(format):
     d = diagnosis(broken={"block": 2, "where": "attention branch"})
     parts = d["vitals"]["token_cosine"]["parts"]
-    parts[""] = [spread(math.nan, None), spread(None), None, {"mean": math.inf}]
-    d["vitals"]["attention_cosine"]["parts"]["heads"][1] = spread([None, math.nan, 1.0])
+    parts[""] = [spread(None, None), spread(None), None, {"mean": None}]
+    d["vitals"]["attention_cosine"]["parts"]["heads"][1] = spread([None, None, 1.0])
     d["vitals"]["attention_spectrum"]["parts"]["curve"] = [spread([[None] * 9] * HEADS), None, None, None]
     d["vitals"]["smoothing_bound"]["parts"]["attn"] = [None] * 4
     d["learned"][0] |= {"mean": None, "low": None, "high": None, "values": [None] * 3}
@@ -283,7 +292,7 @@ def test_several_diagnoses_make_one_report():
     lines = next(c for c in data["curves"] if c["key"] == "token_cosine")["parts"][0]["by"]
     assert [len(line["mean"]) for line in lines] == [4, 6]
     assert text.count('class="verdict state-collapsing"') == 2
-    assert "2 models side by side" in text
+    assert "2 models compared" in text
     # A model that lacks a vital, or all of them, is left out of its charts.
     other = diagnosis("third")
     del other["vitals"]["token_cosine"]
@@ -291,7 +300,7 @@ def test_several_diagnoses_make_one_report():
 
 
 def test_models_of_one_name_are_told_apart():
-    assert labels([diagnosis("a"), diagnosis("b"), diagnosis("a")]) == ["a #1", "b", "a #2"]
+    assert unique_names(["a", "b", "a"]) == ["a #1", "b", "a #2"]
 
 
 def test_data_is_embedded_once():
@@ -302,11 +311,11 @@ def test_data_is_embedded_once():
 
 
 def test_rendering_leaves_the_diagnosis_as_it_was():
-    d = diagnosis()
+    d = Diagnosis.from_dict(diagnosis())
     before = copy.deepcopy(d)
     for format in ("html", "png"):
-        render([d], format)
-    diagnosis_figures([d, d])
+        reports.render([d], format)
+    reports.diagnosis_figures([d, d])
     assert d == before
 
 

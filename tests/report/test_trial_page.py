@@ -18,11 +18,11 @@ import unsmooth
 from tests.report.test_diagnosis_page import ODD, prose
 from tests.support.trial_example import difference, fail, stat, trial, typed
 from unsmooth.errors import UnsmoothError
+from unsmooth.report.formatting import duration, fixed, setting, thousands
 from unsmooth.report.page import breakable
-from unsmooth.report.render import figures_of_trial, render_trial
 from unsmooth.report.trial_rows import forest, results, scale
-from unsmooth.report.trial_values import as_diagnoses, cost, during, learning
-from unsmooth.report.words import duration, fixed, setting, thousands
+from unsmooth.report.trial_values import cost, during, learning
+from unsmooth.results.trial import with_diagnoses
 
 TEN = tuple(f"remedy_{i}(option={'x' * i})" for i in range(10))
 

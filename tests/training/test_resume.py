@@ -134,7 +134,7 @@ def test_a_loss_that_is_not_finite_names_the_block_and_keeps_the_state(tmp_path,
 
     monkeypatch.setattr(trainer.Trainer, "restore", poisoned)
     with pytest.raises(
-        Diverged, match=r"not finite at step 4 of epoch 1: block 1 went first, in its MLP branch; the last"
+        Diverged, match=r"not finite at step 4 of epoch 1: block 1 broke first, in its MLP branch; the last"
     ):
         small_run(tmp_path)
     assert (tmp_path / "state.safetensors").read_bytes() == good
@@ -151,7 +151,7 @@ def test_a_gradient_that_is_not_finite_names_the_block_it_was_born_in(tmp_path, 
 
     monkeypatch.setattr(trainer, "make_optimizer", poisoned)
     for clip in (0.0, 1.0):
-        with pytest.raises(Diverged, match=r"the gradient is not finite at step 1 of epoch 1: block 1 went first"):
+        with pytest.raises(Diverged, match=r"the gradient is not finite at step 1 of epoch 1: block 1 broke first"):
             small_run(tmp_path / str(clip), fields={"clip_grad": clip})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ortho_group
 
+import unsmooth.diagnosis.bounds
+import unsmooth.vitals
 from tests.vitals import test_maps as of_maps
 from tests.vitals import test_tokens as of_tokens
 from unsmooth.diagnosis import registry as vitals
@@ -42,15 +45,16 @@ def test_every_vital_has_its_equation_and_its_closed_forms() -> None:
 
 @pytest.mark.parametrize("key", OF_MODELS)
 def test_every_vital_of_models_has_a_test_that_names_it(key: str) -> None:
-    assert any(key in path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    assert any(key in path.read_text() for path in (Path(__file__).parents[1] / "diagnosis").glob("test_*.py"))
 
 
 @pytest.mark.parametrize("key", EVERY)
 def test_a_vital_says_what_it_is(key: str) -> None:
     vital = vitals.get(key)
-    assert vital.key == key == Path(vitals.__path__[0], f"{key}.py").stem
+    file = Path(str(sys.modules[vital.measure.__module__].__file__))
+    assert vital.key == key == file.stem
     assert all(text.strip() for text in (vital.title, vital.formula, vital.reading, vital.help))
-    assert vital.help == (ast.get_docstring(ast.parse(Path(vitals.__path__[0], f"{key}.py").read_text())) or "").strip()
+    assert vital.help == (ast.get_docstring(ast.parse(file.read_text())) or "").strip()
     assert vital.family in FAMILIES
     assert vital.low is None or vital.high is None or vital.low < vital.high
     assert vital.main in {"", *(name for name, _ in vital.parts)}
@@ -59,7 +63,8 @@ def test_a_vital_says_what_it_is(key: str) -> None:
 
 
 def test_a_file_is_a_vital() -> None:
-    files = {path.stem for path in Path(vitals.__path__[0]).glob("*.py")} - {"__init__", "base"}
+    folders = (unsmooth.vitals.__path__[0], unsmooth.diagnosis.bounds.__path__[0])
+    files = {path.stem for folder in folders for path in Path(folder).glob("*.py")} - {"__init__", "base", "ablation"}
     assert sorted(files) == EVERY
     assert len({vitals.get(key).title for key in EVERY}) == len(EVERY), "two vitals of one title"
 

@@ -149,7 +149,7 @@ def diagnose(
         print(found[0].to_json() if len(found) == 1 else f"[{','.join(d.to_json() for d in found)}]")  # noqa: T201
     else:
         for diagnosis in found:
-            for piece in as_rich(diagnosis.data):
+            for piece in as_rich(diagnosis):
                 console.print(piece, highlight=False)
     if out is not None:
         for path in write_report(found, out, format):

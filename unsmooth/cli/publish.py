@@ -24,18 +24,17 @@ def check_target(folder: Path | None, format: str) -> None:
 def write_report(diagnoses: Sequence[Diagnosis], folder: Path, format: str = "html") -> list[Path]:
     """The files that were written: NAME.json for each diagnosis, report.html, or figures by name."""
     check_target(folder, format)
-    data = [diagnosis.data for diagnosis in diagnoses]
     written: list[Path] = []
     for i, diagnosis in enumerate(diagnoses):
-        name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", diagnosis.data["model"]["name"]).strip("_")[:80] or "model"
+        name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", diagnosis.model.name).strip("_")[:80] or "model"
         path = folder / f"{f'{i + 1}-' if len(diagnoses) > 1 else ''}{name}.json"
         diagnosis.to_json(path)
         written.append(path)
     if format == "html":
         written.append(folder / "report.html")
-        write(written[-1], render(data, format))
+        write(written[-1], render(diagnoses, format))
         return written
-    for name, figure in diagnosis_figures(data).items():
+    for name, figure in diagnosis_figures(diagnoses).items():
         file = io.BytesIO()
         figure.savefig(file, format=format, bbox_inches="tight")
         written.append(folder / f"{name}.{format}")

@@ -1,42 +1,51 @@
-"""Diagnose: is it collapsing, where, why, and what would help."""
+"""`diagnose`: measure a model on images, then reach a verdict."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unsmooth._version import __version__
-from unsmooth.data.image_batches import LIMIT, ImageBatches, ImageInput, NamedImages, image_batches
+from unsmooth.data.image_batches import ImageBatches, NamedImages, Source, image_batches
 from unsmooth.diagnosis import registry
-from unsmooth.diagnosis.learned import learned
-from unsmooth.diagnosis.measure import Measurements, measure, measure_model
+from unsmooth.diagnosis.describe import (
+    describe_broken,
+    describe_images,
+    describe_model,
+    describe_vitals,
+    learned_parameters,
+    rounded_series,
+)
+from unsmooth.diagnosis.measure import measure, measure_model
 from unsmooth.diagnosis.random_reference import random_reference
-from unsmooth.diagnosis.samples import samples
-from unsmooth.diagnosis.verdict import judge
+from unsmooth.diagnosis.rules import DiagnosisView
+from unsmooth.diagnosis.samples import sample_maps
+from unsmooth.diagnosis.settings import DiagnoseSettings
+from unsmooth.diagnosis.verdict import reach_verdict
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example
-from unsmooth.hosts.token_layout import prefix_of
-from unsmooth.results.base import FORMAT
-from unsmooth.results.diagnosis import Diagnosis
-from unsmooth.surgery.plan import anatomy_of, fit, select_blocks
-from unsmooth.surgery.record import applied
+from unsmooth.results.diagnosis import Diagnosis, Provenance, Reference
+from unsmooth.surgery.plan import anatomy_of, plan, select_blocks
 from unsmooth.surgery.storage import open_model
+from unsmooth.utils.options import read_options
 from unsmooth.vitals.base import Vital
 
-MAP_BYTES = 2**26  # of one block's maps, before a batch is made smaller
-BATCH = (4, 16)  # smallest and largest batch that is chosen; CKA needs four images
+MAP_BYTES = 2**26  # size of one block's maps above which a batch becomes smaller
+BATCH_SIZES = (4, 16)  # range of the default batch size; CKA needs four images
 REFERENCE_IMAGES = 8
-SAMPLES = 2
+SAMPLE_IMAGES = 2
 
-Progress = Callable[[int, int | None], None]  # images done, images in all if known
+OnImages = Callable[[int, int | None], None]  # images done, images in total if known
 
 
 def diagnose(
@@ -45,142 +54,144 @@ def diagnose(
     vitals: str | Iterable[str] | None = None,
     blocks: str | None = None,
     *,
-    checkpoint: str | Path | None = None,
-    data_dir: str | Path | None = None,
-    prefix: bool = True,
-    batch_size: int | None = None,
-    limit: int | None = LIMIT,
-    reference: bool = True,
+    settings: DiagnoseSettings | None = None,
     example: Example | None = None,
-    progress: Progress | None = None,
+    progress: OnImages | None = None,
     command: str = "",
+    **fields: Any,
 ) -> Diagnosis:
-    """Measure a model on images and judge what was found. The model is not changed.
+    """Diagnose a model: measure vitals on images, report findings and reach a verdict.
 
-    `model`: a model, a spec, or a folder written by `save`. `images`: a folder, an .npz file, a data set of timm, a
-    tensor (floats as the host takes them, or uint8), a loader, or None for photographs that come with scikit-learn.
-    `data_dir` is where timm looks for the files of a data set.
-    `vitals`: names, "default" or "all". `blocks`: "6:", "0,3" or "-1". `prefix=False` leaves class and register
-    tokens out of token vitals. `limit`: how many images at most. `reference=False` saves the look at the same
-    architecture at random start. `example` is one input for a host that an image of noise does not suit. `progress` is
-    told images done and images in all; `command` goes into the report.
+    The model is not changed: same weights, same training flags, no hook left.
+
+    Args:
+        model: A model, a model spec, or a directory written by `unsmooth.save`.
+        images: A directory, an .npz file, a timm dataset name, a tensor (floats as the model takes them, or uint8), a
+            loader, or None for photographs that come with scikit-learn.
+        vitals: Names of vitals, comma-separated or as a list, or "default" or "all".
+        blocks: Blocks to measure, such as "6:", "0,3" or "-1". Default: all.
+        settings: Settings as one object.
+        example: One input, for a model that does not accept an image of noise.
+        progress: Called with the number of images done and the total number (None if unknown).
+        command: Command line to record in the report.
+        **fields: Fields of `DiagnoseSettings`, such as `limit=64` or `reference=False`. They override `settings`.
+
+    Returns:
+        The diagnosis.
+
+    Raises:
+        UnsmoothError: If an argument is not valid, the images cannot be read or the model cannot be run.
+
+    Example:
+        >>> import unsmooth
+        >>> model = "vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)"
+        >>> diagnosis = unsmooth.diagnose(model, limit=4)
+        >>> diagnosis.verdict
+        'untrained'
+        >>> len(diagnosis["token_cosine"])
+        2
     """
-    chosen = registry.select(vitals)
-    model, name = open_model(model, checkpoint)
-    if batch_size is not None and batch_size < 1:
-        raise UnsmoothError(f"batch_size must be at least 1, not {batch_size}")
-    if limit is not None and limit < 1:
-        raise UnsmoothError(f"limit must be at least 1, not {limit}")
+    settings = _settings(settings, vitals, blocks, fields)
+    started = time.time()
+    selected = registry.select(settings.vitals)
+    model, name = open_model(model, settings.checkpoint)
     anatomy = anatomy_of(model, example)
-    at = None if blocks is None else select_blocks(blocks, len(anatomy.blocks))
-    source = image_batches(model, images, batch_size or _batch_size(anatomy), limit, data_dir)
-    begun = time.time()
-    twin = random_reference(model) if reference else None
-    count = _Count(source.count, twin is not None, progress)
+    block_indices = None if settings.blocks is None else select_blocks(settings.blocks, len(anatomy.blocks))
+    batch_size = settings.batch_size or _batch_size(anatomy)
+    source = image_batches(model, images, batch_size, settings.limit, settings.data_dir)
+    random_model = random_reference(model) if settings.reference else None
+    counter = _Counter(source.count, random_model is not None, progress)
+
     first, batches = _peek(source)
-    asked = vitals.split(",") if isinstance(vitals, str) else vitals or ()
-    found = measure(model, anatomy, batches, chosen, at, prefix, count.advance, asked)
-    measure_model(model, anatomy, first.images, chosen, at, found)
-    data = _describe(model, name, anatomy, source, found, chosen, prefix)
-    data["reference"] = None
-    if twin is not None:
-        few = NamedImages(first.images[:REFERENCE_IMAGES], None, first.names)
-        start = measure(twin[0], anatomy_of(twin[0]), [few], _streaming(chosen), at, prefix, count.advance)
-        data["reference"] = {"how": twin[1], "images": start.images, "vitals": _values(start, curves=False)}
-    data["samples"] = samples(model, anatomy, source, first, SAMPLES)
-    data["learned"] = learned(model)
-    data["made"] = {
-        "unsmooth": __version__, "torch": torch.__version__, "timm": timm.__version__,
-        "command": command, "seconds": round(time.time() - begun, 1),
-    }  # fmt: skip
-    data["findings"], data["verdict"] = judge(data)
-    for candidate in (row for finding in data["findings"] for row in finding["remedies"] if row["spec"]):
-        candidate["fits"] = bool(fit(model, candidate["spec"]))
-    return Diagnosis(data)
+    requested = settings.vitals.split(",")
+    measured = measure(model, anatomy, batches, selected, block_indices, settings.prefix, counter.add, requested)
+    measure_model(model, anatomy, first.images, selected, block_indices, measured)
+    reference = None
+    if random_model is not None:
+        reference = _measure_reference(*random_model, first.images, selected, block_indices, settings.prefix, counter)
+
+    view = DiagnosisView(
+        describe_model(model, name, anatomy), describe_vitals(selected, measured), reference, describe_broken(measured)
+    )
+    findings, verdict = reach_verdict(view, partial(_fits, model))
+    return Diagnosis(
+        model=view.model,
+        images=describe_images(source, measured.images, settings.prefix),
+        vitals=view.vitals,
+        reference=reference,
+        broken=view.broken,
+        samples=sample_maps(model, anatomy, source, first, SAMPLE_IMAGES),
+        learned=learned_parameters(model, anatomy),
+        findings=findings,
+        conclusion=verdict,
+        provenance=Provenance(
+            __version__, torch.__version__, timm.__version__, command, round(time.time() - started, 1)
+        ),
+    )
 
 
-class _Count:
-    """Tells how many images are done, of the pass and of the reference together."""
+def _settings(
+    settings: DiagnoseSettings | None, vitals: str | Iterable[str] | None, blocks: str | None, fields: dict[str, Any]
+) -> DiagnoseSettings:
+    """The settings with everything that was passed beside them."""
+    if vitals is not None:
+        fields["vitals"] = vitals if isinstance(vitals, str) else ",".join(vitals)
+    if blocks is not None:
+        fields["blocks"] = blocks
+    if settings is not None:
+        return dataclasses.replace(settings, **fields)
+    return read_options(DiagnoseSettings, fields, "diagnose")
 
-    def __init__(self, images: int | None, reference: bool, progress: Progress | None) -> None:
+
+def _fits(model: nn.Module, remedy: str) -> bool:
+    """Whether a remedy can be applied to this model."""
+    try:
+        plan(model, remedy)
+    except UnsmoothError:
+        return False
+    return True
+
+
+class _Counter:
+    """Counts images of the model and of the random reference together."""
+
+    def __init__(self, images: int | None, reference: bool, progress: OnImages | None) -> None:
         extra = min(REFERENCE_IMAGES, images) if reference and images is not None else 0
         self.total = None if images is None else images + extra
         self.done, self.progress = 0, progress
 
-    def advance(self, images: int) -> None:
+    def add(self, images: int) -> None:
         self.done += images
         if self.progress is not None:
             self.progress(self.done, self.total)
 
 
 def _batch_size(anatomy: Anatomy) -> int:
-    """As many images as keep one block's maps small."""
+    """The largest batch size in the default range that keeps one block's maps small."""
     largest = max(
         (4 * a.windows * a.heads * a.queries * a.keys for block in anatomy.blocks for a in block.attentions), default=1
     )
-    return max(BATCH[0], min(BATCH[1], MAP_BYTES // largest))
+    return max(BATCH_SIZES[0], min(BATCH_SIZES[1], MAP_BYTES // largest))
 
 
 def _peek(source: ImageBatches) -> tuple[NamedImages, Iterator[NamedImages]]:
+    """The first batch, and all batches including it."""
     batches = iter(source)
     first = next(batches)
     return first, itertools.chain([first], batches)
 
 
-def _streaming(chosen: list[Vital]) -> list[Vital]:
-    """What is measured of the reference: everything but the theory and what needs labels."""
-    return [vital for vital in chosen if vital.family not in ("theory", "function")]
-
-
-def _values(found: Measurements, curves: bool = True) -> dict[str, Any]:
-    return {
-        key: {
-            part: [None if s is None else s.to_json() for s in series]
-            for part, series in parts.items()
-            if curves or not any(s is not None and isinstance(s.mean, list) for s in series)
-        }
-        for key, parts in found.values.items()
-    }
-
-
-def _describe(model: nn.Module, name: str, anatomy: Anatomy, source: ImageBatches, found: Measurements,
-              chosen: list[Vital], prefix: bool) -> dict[str, Any]:  # fmt: skip
-    values = _values(found)
-    parameter = next(model.parameters())
-    return {
-        "format": FORMAT,
-        "kind": "diagnosis",
-        "model": {
-            "name": name,
-            "class": type(model).__name__,
-            "remedies": [str(part) for part in applied(model).remedies],
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "dtype": str(parameter.dtype).removeprefix("torch."),
-            "blocks": [
-                {
-                    "index": block.index, "name": block.name, "tokens": block.tokens, "channels": block.channels,
-                    "prefix": prefix_of(block, anatomy), "joins": list(block.residuals),
-                    "attention": [
-                        {"kind": a.kind, "via": a.via, "heads": a.heads, "queries": a.queries, "keys": a.keys}
-                        for a in block.attentions
-                    ],
-                }
-                for block in anatomy.blocks
-            ],
-            "skipped": list(anatomy.skipped),
-        },
-        "images": {
-            "source": source.name, "count": found.images, "size": list(source.size), "mean": list(source.mean),
-            "std": list(source.std), "skipped": source.skipped, "prefix_tokens": prefix,
-        },
-        "broken": None if found.broken is None else {"block": found.broken[0], "where": found.broken[1]},
-        "vitals": {
-            vital.key: {
-                "title": vital.title, "formula": vital.formula, "reading": vital.reading, "help": vital.help,
-                "family": vital.family, "main": vital.main, "low": vital.low, "high": vital.high,
-                "sample": vital.sample, "meaning": dict(vital.parts), "parts": values[vital.key],
-                "skipped": {str(block): reason for block, reason in sorted(found.skipped[vital.key].items())},
-            }
-            for vital in chosen
-        },
-    }  # fmt: skip
+def _measure_reference(
+    model: nn.Module,
+    how: str,
+    images: Tensor,
+    vitals: list[Vital],
+    blocks: list[int] | None,
+    prefix: bool,
+    counter: _Counter,
+) -> Reference:
+    """All vitals of the random reference except bounds and those that need labels."""
+    streaming = [vital for vital in vitals if vital.family not in ("theory", "function")]
+    batch = NamedImages(images[:REFERENCE_IMAGES])
+    measured = measure(model, anatomy_of(model), [batch], streaming, blocks, prefix, counter.add)
+    return Reference(how, measured.images, rounded_series(measured, curves=False))

@@ -1,6 +1,7 @@
-"""One pass over images: every vital, block by block, as the tokens and maps go by.
+"""One pass over the images that measures every vital, block by block.
 
-Holds the tokens of one block, the maps of one attention and running means: memory does not grow with images.
+It keeps the tokens of one block, the maps of one attention and running means, so that memory does not grow with the
+number of images.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.data.image_batches import NamedImages
-from unsmooth.diagnosis.moments import Moments, Spread
+from unsmooth.diagnosis.moments import Moments, finite_or_none
 from unsmooth.diagnosis.probe import probe
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import batch_inputs, run
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.token_layout import as_tokens, distances, grid_of, prefix_of
+from unsmooth.results.diagnosis import Series, Spread
 from unsmooth.seam.intercept import AttentionCall
 from unsmooth.vitals.base import LARGEST_SIDE, MAP_SIDE, Collector, Undefined, Values, Vital
 
-KINDS = {
+UNSUPPORTED = {
     "channel": "its attention is over channels, not tokens",
     "opaque": "the axes of its attention map are unknown",
     "windowed": "its attention is over windows",
@@ -30,21 +32,19 @@ KINDS = {
     "class-query": "its attention has one query",
     "global": "its attention is over all tokens",
 }
-CACHED = 2**18  # entries of maps that are worked on at a time
-NOT_FINITE = "its tokens are not finite (NaN or Inf)"
-
-Series = dict[str, list[Spread | None]]  # by part, then by block
+CHUNK = 2**18  # map entries per call of a vital, which the processor's cache can hold
+NOT_FINITE = "its tokens contain NaN or infinity"
 
 
 @dataclass
 class Measurements:
-    """What a pass found: values by vital, part and block, and why there is none where there is none."""
+    """Values by vital, part and block, and the reason where a block has no value."""
 
     images: int = 0
     blocks: int = 0
-    values: dict[str, Series] = field(default_factory=dict)
+    values: dict[str, dict[str, Series]] = field(default_factory=dict)
     skipped: dict[str, dict[int, str]] = field(default_factory=dict)
-    broken: tuple[int, str] | None = None  # the first block, and the branch in it, that gave NaN or Inf
+    broken: tuple[int, str] | None = None  # the first block with NaN or infinity, and the branch in it
 
 
 def measure(
@@ -55,57 +55,66 @@ def measure(
     blocks: Iterable[int] | None = None,
     prefix: bool = True,
     progress: Callable[[int], None] | None = None,
-    asked: Iterable[str] = (),
+    requested: Iterable[str] = (),
 ) -> Measurements:
-    """Run `batches` through a model and measure. `prefix=False` leaves class and register tokens out of token vitals.
+    """Run batches through a model and measure vitals.
 
-    `progress` is told how many images each batch had; `asked` names vitals that are wanted at any cost.
+    Args:
+        model: The model. It is not changed.
+        anatomy: Its anatomy.
+        batches: Batches of images.
+        vitals: Vitals to measure; those of the model itself are skipped.
+        blocks: Indices of blocks to measure. Default: all.
+        prefix: Include class and register tokens in token vitals.
+        progress: Called with the number of images of each batch.
+        requested: Vitals that the caller named. These are measured even where they are expensive.
     """
-    chosen = set(range(len(anatomy.blocks)) if blocks is None else blocks)
-    pass_ = _Pass(anatomy, list(vitals), chosen, prefix, set(asked))
+    indices = set(range(len(anatomy.blocks)) if blocks is None else blocks)
+    pass_ = _Pass(anatomy, list(vitals), indices, prefix, set(requested))
     with eval_mode(model):
         for batch in batches:
-            pass_.begin(batch)
-            with probe(model, pass_.output, pass_.attention, anatomy, pass_.input, pass_.join):
-                run(model, batch_inputs(model, batch.images))
-            pass_.end(batch)
+            pass_.begin_batch(batch)
+            with probe(model, pass_.on_output, pass_.on_attention, anatomy, pass_.on_input, pass_.on_residual):
+                run(model, example(model, batch.images))
+            pass_.end_batch(batch)
             if progress is not None:
                 progress(len(batch.images))
     return pass_.result()
 
 
 def measure_model(model: nn.Module, anatomy: Anatomy, images: Tensor, vitals: Iterable[Vital],
-                  blocks: Iterable[int] | None, found: Measurements) -> None:  # fmt: skip
-    """Add the vitals of the model itself, the bounds of theory, to what a pass found."""
-    chosen = set(range(found.blocks) if blocks is None else blocks)
+                  blocks: Iterable[int] | None, measured: Measurements) -> None:  # fmt: skip
+    """Add the vitals of the model itself (bounds and the Jacobian spectrum) to the measurements of a pass."""
+    indices = sorted(range(measured.blocks) if blocks is None else blocks)
     for vital in vitals:
         if vital.of != "model":
             continue
-        if found.broken is not None:
-            found.skipped[vital.key] = dict.fromkeys(sorted(chosen), NOT_FINITE)
+        if measured.broken is not None:
+            measured.skipped[vital.key] = dict.fromkeys(indices, NOT_FINITE)
             continue
         try:
             with torch.no_grad():
-                few = images[: vital.sample].to(next(model.parameters()).device)
-                parts = vital.measure(model, anatomy, few, sorted(chosen))
+                sample = images[: vital.sample].to(next(model.parameters()).device)
+                parts = vital.measure(model, anatomy, sample, indices)
         except UnsmoothError as reason:
-            found.skipped[vital.key] = dict.fromkeys(sorted(chosen), str(reason))
+            measured.skipped[vital.key] = dict.fromkeys(indices, str(reason))
             continue
-        found.skipped[vital.key] = {}
+        measured.skipped[vital.key] = {}
         for part, by_block in parts.items():
-            series: list[Spread | None] = [None] * found.blocks
+            series: Series = [None] * measured.blocks
             for i, values in enumerate(by_block):
-                if values is not None and i in chosen:
+                if values is not None and i in indices:
                     moments = Moments()
                     moments.add(values)
                     series[i] = moments.spread()
-            found.values[vital.key][part] = series
+            measured.values[vital.key][part] = series
 
 
 def singular_values(x: Tensor) -> Tensor:
     """Singular values (…, min(n, d)), descending, from the smaller Gram matrix in double precision.
 
-    Three times as fast as an SVD, and exact down to 1e−8 of the largest one: below what single precision tokens hold.
+    This is three times as fast as an SVD and exact down to 1e−8 of the largest value, below the resolution of tokens in
+    single precision.
     """
     x = x.double()
     gram = x @ x.mT if x.shape[-2] <= x.shape[-1] else x.mT @ x
@@ -113,51 +122,55 @@ def singular_values(x: Tensor) -> Tensor:
 
 
 class _Pass:
-    def __init__(self, anatomy: Anatomy, vitals: list[Vital], blocks: set[int], prefix: bool, asked: set[str]) -> None:
-        self.anatomy, self.blocks, self.prefix, self.asked = anatomy, blocks, prefix, asked
-        self.by_feed: dict[str, list[Vital]] = {}
+    """State of one pass: callbacks of the probe above, helpers that call vitals below."""
+
+    def __init__(
+        self, anatomy: Anatomy, vitals: list[Vital], blocks: set[int], prefix: bool, requested: set[str]
+    ) -> None:
+        self.anatomy, self.blocks, self.prefix, self.requested = anatomy, blocks, prefix, requested
+        self.by_input: dict[str, list[Vital]] = {}
         for vital in vitals:
-            self.by_feed.setdefault(vital.of, []).append(vital)
+            self.by_input.setdefault(vital.of, []).append(vital)
         self.vitals = vitals
-        self.collectors: list[tuple[Vital, Collector]] = [(v, v.measure()) for v in self.by_feed.get("blocks", [])]
+        self.collectors: list[tuple[Vital, Collector]] = [(v, v.measure()) for v in self.by_input.get("blocks", [])]
         self.moments: dict[tuple[str, str, int], Moments] = {}
         self.skipped: dict[str, dict[int, str]] = {vital.key: {} for vital in vitals}
         self.broken: tuple[int, str] | None = None
-        self.seen = 0  # images before this batch
+        self.images_done = 0  # in earlier batches
 
-    def begin(self, batch: NamedImages) -> None:
+    def begin_batch(self, batch: NamedImages) -> None:
         self.size = batch.images.shape[-2:]
         self.batch = len(batch.images)
         self.first: Tensor | None = None
         self.before: Tensor | None = None
-        self.sigma: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}  # decomposed in this block already
+        self.decomposed: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}  # in this block
         self.per_head: dict[tuple[str, str, int], list[Tensor]] = {}
 
-    # What the probe tells.
+    # Callbacks of the probe.
 
-    def input(self, block: Block, x: Tensor) -> None:
+    def on_input(self, block: Block, x: Tensor) -> None:
+        # Copies, because the block may write over its input.
         if self.first is None:
-            self.first = self.tokens(block, x).clone()  # the block may write over its input
-        # The block may write over its input.
-        keep = block.index in self.blocks and "change" in self.by_feed
-        self.before = self.tokens(block, x).clone() if keep else None
+            self.first = self.tokens(block, x).clone()
+        needed = block.index in self.blocks and "change" in self.by_input
+        self.before = self.tokens(block, x).clone() if needed else None
 
-    def join(self, block: Block, branch: str, x: Tensor, f: Tensor, out: Tensor) -> None:
-        if self.broken is None and not _whole(f):
+    def on_residual(self, block: Block, branch: str, x: Tensor, f: Tensor, out: Tensor) -> None:
+        if self.broken is None and not _all_finite(f):
             where = {"attn": "attention branch", "mlp": "MLP branch"}.get(branch, "a branch")
             self.broken = (block.index, where)
         if block.index not in self.blocks or branch not in ("attn", "mlp"):
             return
         x, f, out = (self.tokens(block, t) for t in (x, f, out))
         for vital, k in self.due("branches"):
-            self.take(vital, block, branch, x[:k], f[:k])
+            self.measure(vital, block, branch, x[:k], f[:k])
         for vital, k in self.due("singular"):
-            k = k if vital.site_sample is None else min(k, vital.site_sample - self.seen)
+            k = k if vital.site_sample is None else min(k, vital.site_sample - self.images_done)
             for site, tokens in ((branch, f), (f"{branch}+skip", out)):
                 if site in vital.sites and k > 0:
-                    self.take_singular(vital, block, site, tokens[:k])
+                    self.measure_singular(vital, block, site, tokens[:k])
 
-    def attention(self, block: Block, attention: Attention, call: AttentionCall) -> None:
+    def on_attention(self, block: Block, attention: Attention, call: AttentionCall) -> None:
         if block.index not in self.blocks:
             return
         maps: Tensor | None = None
@@ -165,13 +178,13 @@ class _Pass:
             if not vital.accepts:
                 continue
             if attention.kind not in vital.accepts:
-                self.skip(vital, block, KINDS[attention.kind])
+                self.skip(vital, block, UNSUPPORTED[attention.kind])
                 continue
             k = self.affordable(vital, block, attention, k)
             if k < 1:
                 continue
             if vital.of == "scores":
-                self.take_heads(vital, block, self.by_image(attention, call.scores())[:k])
+                self.measure_heads(vital, block, self.by_image(attention, call.scores())[:k])
                 continue
             if maps is None:
                 maps = self.by_image(attention, call.map())
@@ -181,66 +194,67 @@ class _Pass:
             elif vital.of == "blocks":
                 self.collector(vital).map(block.index, maps[:k].mean(dim=1))  # over windows
             else:
-                self.take_heads(vital, block, maps[:k][finite[:k]])
+                self.measure_heads(vital, block, maps[:k][finite[:k]])
 
-    def output(self, block: Block, x: Tensor) -> None:
-        whole = x
+    def on_output(self, block: Block, x: Tensor) -> None:
+        with_prefix = x
         x = self.tokens(block, x)
-        if self.broken is None and not _whole(x):
+        if self.broken is None and not _all_finite(x):
             self.broken = (block.index, "block")
         if block.index not in self.blocks:
             return
         for vital, k in self.due("tokens"):
-            self.take(vital, block, "", x[:k])
+            self.measure(vital, block, "", x[:k])
         for vital, k in self.due("growth"):
-            self.take_growth(vital, block, x[:k])
+            assert self.first is not None
+            self.measure_pair(vital, block, x, self.first, k)
         for vital, k in self.due("change"):
             assert self.before is not None
-            if self.before.shape == x.shape:
-                self.take(vital, block, "", self.before[:k], x[:k])
-            else:
-                self.skip(vital, block, "it changes the number or the width of its tokens")
+            self.measure_pair(vital, block, self.before, x, k)
         for vital, k in self.due("singular"):
-            self.take_singular(vital, block, "", x[:k])
+            self.measure_singular(vital, block, "", x[:k])
         for vital, k in self.due("grid"):
-            tokens = as_tokens(whole, block.channels)[:, prefix_of(block, self.anatomy) :]
-            grid = grid_of(tokens.shape[1], self.size)
+            patches = as_tokens(with_prefix, block.channels)[:, prefix_of(block, self.anatomy) :]
+            grid = grid_of(patches.shape[1], self.size)
             if grid is None:
                 self.skip(vital, block, "its tokens are not on a grid")
             else:
-                self.take(vital, block, "", tokens[:k].unflatten(1, grid))
-        for vital, k in self.due("blocks"):  # images that are not finite too: they are in the order of the labels
+                self.measure(vital, block, "", patches[:k].unflatten(1, grid))
+        for vital, k in self.due("blocks"):  # all images, finite or not, because labels follow their order
             self.collector(vital).tokens(block.index, x[:k], block.class_token and self.prefix)
-            if not _whole(x):
+            if not _all_finite(x):
                 self.skip(vital, block, NOT_FINITE)
-        self.sigma.clear()
+        self.decomposed.clear()
         self.gather_heads(block)
 
-    # What becomes of it.
+    # Which tokens, vitals and images.
 
     def tokens(self, block: Block, x: Tensor) -> Tensor:
         x = as_tokens(x, block.channels)
         return x if self.prefix else x[:, prefix_of(block, self.anatomy) :]
 
-    def due(self, *feeds: str) -> Iterator[tuple[Vital, int]]:
-        """The vitals of these feeds that still want images, and how many of this batch."""
-        for feed in feeds:
-            for vital in self.by_feed.get(feed, []):
-                left = self.batch if vital.sample is None else min(self.batch, vital.sample - self.seen)
-                if left > 0:
-                    yield vital, left
+    def due(self, *inputs: str) -> Iterator[tuple[Vital, int]]:
+        """Vitals of these inputs whose sample is not complete, and how many images of this batch they take."""
+        for name in inputs:
+            for vital in self.by_input.get(name, []):
+                count = self.images_left(vital)
+                if count > 0:
+                    yield vital, count
+
+    def images_left(self, vital: Vital) -> int:
+        return self.batch if vital.sample is None else min(self.batch, vital.sample - self.images_done)
 
     def affordable(self, vital: Vital, block: Block, attention: Attention, k: int) -> int:
-        """How many images' maps a vital may decompose: fewer of larger ones."""
+        """Number of images whose maps a vital may decompose: fewer for larger maps."""
         side = min(attention.queries, attention.keys)
         if not vital.cubic or side <= MAP_SIDE:
             return k
-        if side > LARGEST_SIDE and vital.key not in self.asked:
+        if side > LARGEST_SIDE and vital.key not in self.requested:
             size = f"{attention.queries} × {attention.keys}"
-            self.skip(vital, block, f"maps of {size} are decomposed only if asked for: vitals={vital.key}")
+            self.skip(vital, block, f"maps of {size} are decomposed only on request: vitals={vital.key}")
             return 0
         assert vital.sample is not None
-        return min(k, max(1, round(vital.sample * (MAP_SIDE / side) ** 2)) - self.seen)
+        return min(k, max(1, round(vital.sample * (MAP_SIDE / side) ** 2)) - self.images_done)
 
     def collector(self, vital: Vital) -> Collector:
         return next(collector for known, collector in self.collectors if known is vital)
@@ -252,27 +266,28 @@ class _Pass:
         a = a if a.ndim >= 4 else a.unsqueeze(-3)
         return a.reshape(self.batch, -1, *a.shape[-3:])
 
-    def take_singular(self, vital: Vital, block: Block, site: str, tokens: Tensor) -> None:
+    # Calls of vitals.
+
+    def measure_singular(self, vital: Vital, block: Block, site: str, tokens: Tensor) -> None:
         if site not in vital.sites:
             return
-        # The last sum of a block mostly is its output: the same memory, unchanged since.
+        # The last sum of a block usually is its output: the same memory, unchanged since.
         version = 0 if tokens.is_inference() else tokens._version
         key = (tokens.data_ptr(), version, len(tokens))
-        if key not in self.sigma:
+        if key not in self.decomposed:
             finite = _finite(tokens)
-            # The tokens are held too, so that no others take their place in memory.
-            self.sigma[key] = tokens, singular_values(tokens[finite])
-        self.take(vital, block, site, self.sigma[key][1])
+            # The tokens are kept too, so that no others take their place in memory.
+            self.decomposed[key] = tokens, singular_values(tokens[finite])
+        self.measure(vital, block, site, self.decomposed[key][1])
 
-    def take_growth(self, vital: Vital, block: Block, x: Tensor) -> None:
-        assert self.first is not None
-        if self.first.shape[1:] != x.shape[1:]:
-            self.skip(vital, block, "it changes the number or the width of its tokens")
+    def measure_pair(self, vital: Vital, block: Block, x: Tensor, y: Tensor, k: int) -> None:
+        if x.shape == y.shape:
+            self.measure(vital, block, "", x[:k], y[:k])
         else:
-            self.take(vital, block, "", x, self.first[: len(x)])
+            self.skip(vital, block, "it changes the number or the width of its tokens")
 
-    def take_heads(self, vital: Vital, block: Block, a: Tensor) -> None:
-        """Measure the maps of one attention, (B, windows, H, n, m); a block's heads are put together at its end."""
+    def measure_heads(self, vital: Vital, block: Block, a: Tensor) -> None:
+        """Measure the maps of one attention, (B, windows, H, n, m). `gather_heads` joins the heads of a block."""
         images, windows = a.shape[:2]
         arguments: tuple[Tensor, ...] = (a.flatten(0, 1),)
         try:
@@ -285,112 +300,110 @@ class _Pass:
                 if grid is None:
                     raise Undefined("its tokens are not on a grid")
                 arguments = (patches, distances(grid, self.size).to(patches.device))
-            # A few maps at a time, which the processor's cache can hold.
-            step = max(1, CACHED // arguments[0][0].numel())
-            found = [_named(vital.measure(part, *arguments[1:])) for part in arguments[0].split(step)]
+            step = max(1, CHUNK // arguments[0][0].numel())
+            chunks = [_named(vital.measure(chunk, *arguments[1:])) for chunk in arguments[0].split(step)]
         except Undefined as reason:
             self.skip(vital, block, str(reason))
             return
-        for part in found[0]:
-            values = torch.cat([piece[part] for piece in found])
+        for part in chunks[0]:
+            values = torch.cat([chunk[part] for chunk in chunks])
             by_image = values.unflatten(0, (images, windows)).mean(dim=1)
             self.per_head.setdefault((vital.key, part, block.index), []).append(by_image)
 
     def gather_heads(self, block: Block) -> None:
-        for (key, part, index), found in self.per_head.items():
-            lengths = {values.shape[2:] for values in found}
-            if len(lengths) > 1:
-                self.skipped[key][index] = "its attentions have maps of several sizes"
+        """Add the heads of all attentions of a block to the running means."""
+        for (key, part, index), values in self.per_head.items():
+            if len({v.shape[2:] for v in values}) > 1:
+                self.skipped[key][index] = "its attentions have maps of different sizes"
                 continue
-            heads = torch.cat(found, dim=1)
+            heads = torch.cat(values, dim=1)
             if heads.ndim == 2:
-                self.note(key, part, index, heads.mean(dim=1))
-                self.note(key, f"{part}.heads".lstrip("."), index, heads)
+                self.add(key, part, index, heads.mean(dim=1))
+                self.add(key, f"{part}.heads".lstrip("."), index, heads)
             else:
-                self.note(key, part, index, heads)
+                self.add(key, part, index, heads)
         self.per_head.clear()
 
-    def take(self, vital: Vital, block: Block, site: str, *arguments: Tensor) -> None:
+    def measure(self, vital: Vital, block: Block, site: str, *arguments: Tensor) -> None:
+        """Measure the images of a batch whose arguments are finite."""
         finite = torch.stack([_finite(a) for a in arguments]).all(dim=0)
-        if not finite.all():
-            if not finite.any():
-                self.skip(vital, block, NOT_FINITE)
-                return
-            arguments = tuple(a[finite] for a in arguments)
-        if not len(arguments[0]):
+        if not finite.any():
             self.skip(vital, block, NOT_FINITE)
             return
         try:
-            found = vital.measure(*arguments)
+            values = vital.measure(*(arguments if finite.all() else (a[finite] for a in arguments)))
         except Undefined as reason:
             self.skip(vital, block, str(reason))
             return
-        for part, values in _named(found).items():
-            self.note(vital.key, ".".join(word for word in (site, part) if word), block.index, values)
+        for part, value in _named(values).items():
+            self.add(vital.key, ".".join(name for name in (site, part) if name), block.index, value)
 
-    def note(self, key: str, part: str, block: int, values: Tensor) -> None:
+    def add(self, key: str, part: str, block: int, values: Tensor) -> None:
         self.moments.setdefault((key, part, block), Moments()).add(values)
 
     def skip(self, vital: Vital, block: Block, reason: str) -> None:
         self.skipped[vital.key][block.index] = reason
 
-    def end(self, batch: NamedImages) -> None:
+    # Results.
+
+    def end_batch(self, batch: NamedImages) -> None:
         for vital, collector in self.collectors:
-            left = self.batch if vital.sample is None else min(self.batch, vital.sample - self.seen)
-            if left > 0:
-                labels = None if batch.labels is None else batch.labels[:left]
+            count = self.images_left(vital)
+            if count > 0:
+                labels = None if batch.labels is None else batch.labels[:count]
                 for block, parts in collector.end_of_batch(labels).items():
                     for part, values in parts.items():
-                        self.note(vital.key, part, block, values)
-        self.seen += self.batch
+                        self.add(vital.key, part, block, values)
+        self.images_done += self.batch
 
     def result(self) -> Measurements:
         depth = len(self.anatomy.blocks)
-        out = Measurements(self.seen, depth, {v.key: {} for v in self.vitals}, self.skipped, self.broken)
+        measured = Measurements(self.images_done, depth, {v.key: {} for v in self.vitals}, self.skipped, self.broken)
         for (key, part, block), moments in self.moments.items():
-            out.values[key].setdefault(part, [None] * depth)[block] = moments.spread()
+            measured.values[key].setdefault(part, [None] * depth)[block] = moments.spread()
         for vital, collector in self.collectors:
             try:
                 for block, parts in collector.final().items():
                     for part, value in parts.items():
-                        out.values[vital.key].setdefault(part, [None] * depth)[block] = Spread(value, images=self.seen)
+                        spread = Spread(finite_or_none(value), images=self.images_done)
+                        measured.values[vital.key].setdefault(part, [None] * depth)[block] = spread
             except Undefined as reason:
                 self.skipped[vital.key].update(dict.fromkeys(sorted(self.blocks), str(reason)))
         for vital in self.vitals:
             if vital.of != "model":
-                self.explain(vital, out)
-        return out
+                self.explain(vital, measured)
+        return measured
 
-    def explain(self, vital: Vital, out: Measurements) -> None:
-        """Where a vital has no value and no reason yet, find the reason: nothing is silent."""
-        series = out.values[vital.key].get(vital.main, [None] * out.blocks)
+    def explain(self, vital: Vital, measured: Measurements) -> None:
+        """Give a reason for every block without a value."""
+        series = measured.values[vital.key].get(vital.main, [None] * measured.blocks)
         reasons = self.skipped[vital.key]
         for i in self.blocks:
             if series[i] is not None:
                 reasons.pop(i, None)
             elif i not in reasons:
-                block = self.anatomy.blocks[i]
-                reasons[i] = (
-                    block.reasons.get("attn", "it has no softmax attention")
-                    if vital.accepts and not block.attentions
-                    else "it has no residual sum of that branch"
-                    if vital.of == "branches"
-                    else "there is no block before it to compare with"
-                    if vital.of == "blocks"
-                    else "it is undefined here (0/0)"
-                )
+                reasons[i] = self.reason(vital, self.anatomy.blocks[i])
+
+    def reason(self, vital: Vital, block: Block) -> str:
+        if vital.accepts and not block.attentions:
+            return block.reasons.get("attn", "it has no softmax attention")
+        if vital.of == "branches":
+            return "it has no residual sum of that branch"
+        if vital.of == "blocks":
+            return "there is no previous block to compare with"
+        return "it is undefined here (0/0)"
 
 
 def _finite(x: Tensor) -> Tensor:
-    """Which images have finite entries alone."""
+    """Which images have only finite entries."""
     flat = x.flatten(1)
-    quick = flat.sum(dim=1).isfinite()  # one fast pass; sums of float16 overflow, so what fails is looked at again
+    quick = flat.sum(dim=1).isfinite()  # one fast pass; sums of float16 may overflow, so failures are checked again
     return quick if quick.all() else flat.isfinite().all(dim=1)
 
 
-def _whole(x: Tensor) -> bool:
+def _all_finite(x: Tensor) -> bool:
     return bool(_finite(x).all())
 
 
-def _named(found: Values) -> dict[str, Tensor]:
-    return {"": found} if isinstance(found, Tensor) else found
+def _named(values: Values) -> dict[str, Tensor]:
+    return {"": values} if isinstance(values, Tensor) else values

@@ -1,4 +1,4 @@
-"""Chosen vitals during training, and the block that broke first when a loss is not finite."""
+"""Vitals during training, and the first block that breaks when a loss is not finite."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from unsmooth.hosts.anatomy import Anatomy
 
 
 def follow(model: nn.Module, anatomy: Anatomy, images: Tensor, names: str) -> dict[str, list[Any]]:
-    """The means of vitals by block, on some images; the model is as it was."""
-    chosen = [vital for vital in registry.select(names) if vital.of != "model"]
-    found = measure(model, anatomy, [NamedImages(images)], chosen)
+    """Means of vitals by block on some images. The model is not changed."""
+    vitals = [vital for vital in registry.select(names) if vital.of != "model"]
+    measured = measure(model, anatomy, [NamedImages(images)], vitals)
     means: dict[str, list[Any]] = {}
-    for vital in chosen:
-        parts = found.values[vital.key]
+    for vital in vitals:
+        parts = measured.values[vital.key]
         if parts:
             series = parts[vital.main if vital.main in parts else next(iter(parts))]
-            means[vital.key] = [None if spread is None else spread.to_json()["mean"] for spread in series]
+            means[vital.key] = [None if spread is None else spread.rounded().mean for spread in series]
     return means
 
 
-def first_broken(model: nn.Module, anatomy: Anatomy, images: Tensor, parts: int = 1) -> str:
-    """Where NaN or Inf comes from, in words; the images are run in so many parts."""
+def first_broken(model: nn.Module, anatomy: Anatomy, images: Tensor, chunks: int = 1) -> str:
+    """A sentence that says where NaN or infinity first appears. The images are run in `chunks`."""
     if not images.isfinite().all():
-        return "the images themselves are not finite"
-    found = measure(model, anatomy, [NamedImages(some) for some in images.chunk(parts)], []).broken
-    if found is not None:
-        return f"block {found[0]} went first, in its {found[1].removeprefix('a ')}"
+        return "the images contain NaN or infinity"
+    broken = measure(model, anatomy, [NamedImages(chunk) for chunk in images.chunk(chunks)], []).broken
+    if broken is not None:
+        return f"block {broken[0]} broke first, in its {broken[1].removeprefix('a ')}"
     for name, value in model.state_dict().items():
         if value.is_floating_point() and not torch.isfinite(value).all():
-            return f"every block is finite, and {name} is not"
-    return "every block is finite, so it is the head or the loss; try a lower learning rate, or amp = none"
+            return f"every block is finite, but {name} is not"
+    return "every block is finite, so it is the head or the loss. Try a lower learning rate or amp=none"
 
 
 def broken_gradient(model: nn.Module, anatomy: Anatomy) -> str:
-    """The gradient that broke first on the way back from the loss, in words: the last one of the model."""
+    """A sentence that names the first broken gradient of the backward pass: the last one of the model."""
     names = [name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
     if not names:
-        return "no gradient is broken by itself; their norm is too large"
+        return "every gradient is finite, but their norm is not"
     block = next((b.index for b in anatomy.blocks if names[-1].startswith(f"{b.name}.")), None)
-    where = f"block {block} went first" if block is not None else "it broke outside the blocks"
-    return f"{where}, at the gradient of {names[-1]}"
+    where = f"block {block}" if block is not None else "a module outside the blocks"
+    return f"{where} broke first, in the gradient of {names[-1]}"

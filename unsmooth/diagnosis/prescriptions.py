@@ -1,61 +1,57 @@
-"""Which remedies are candidates for a finding, and why. Candidates only: what helps is for a trial to say."""
+"""Candidate remedies for each finding, and why they are candidates. Only a trial shows what helps."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from unsmooth import remedies
+from unsmooth.results.diagnosis import Candidate
 from unsmooth.spec import parse_item
 
-# A finding's key: remedies (best first, with the options that leave a pretrained host unchanged), and the reason.
+# By key of the finding: remedies, best first, with options that leave a pretrained host unchanged, and the reason.
 CANDIDATES: dict[str, list[tuple[str, str]]] = {
     "token_collapse": [
-        ("attn_scale", "a gain on all of the map but its mean lets attention keep what it filters out"),
-        ("feat_scale", "gains on mean token and rest let each block weigh them anew"),
-        ("augmented_shortcut(start=identity)", "more paths around attention carry what differs between tokens"),
-        ("token_graying", "better conditioned patch tokens reach the first block"),
-        ("diverse_patch", "a term of the training loss against similar patch tokens; nothing at inference"),
+        ("attn_scale", "a learned gain on the map without its mean counters low-pass filtering"),
+        ("feat_scale", "learned gains rebalance the mean token and the rest in each block"),
+        ("augmented_shortcut(start=identity)", "parallel paths around attention preserve differences between tokens"),
+        ("token_graying", "better conditioned patch tokens enter the first block"),
+        ("diverse_patch", "a training loss against similar patch tokens, without cost at inference"),
     ],
     "uniform_attention": [
-        ("attn_scale", "a gain on all of the map but its mean sharpens it"),
-        ("context_broadcast(kind=scaled)", "gives every token the mean, so that attention need not spend itself on it"),
+        ("attn_scale", "a learned gain on the map without its mean sharpens it"),
+        ("context_broadcast(kind=scaled)", "every token receives the mean token, so attention need not provide it"),
     ],
     "similar_maps": [
-        ("attn_scale", "one gain a head and block lets maps differ"),
+        ("attn_scale", "one learned gain per head and block lets maps differ"),
         ("adder_attention", "the identity in the map raises its rank"),
     ],
-    "ill_conditioned": [("token_graying", "conditions the tokens in front of the first block")],
+    "ill_conditioned": [("token_graying", "improves the condition number of the tokens before the first block")],
 }
 
 
-def is_safe(text: str) -> bool:
-    """Whether a pretrained host's outputs stay as they are when this remedy is applied."""
-    part = parse_item(text)
-    remedy = remedies.get(part.name)
-    return remedy.exact(remedies.options_of(part))
+def is_safe(spec: str) -> bool:
+    """Whether applying this remedy leaves the outputs of a pretrained host unchanged."""
+    item = parse_item(spec)
+    remedy = remedies.get(item.name)
+    return remedy.exact(remedy.read(item.options))
 
 
-def prescribe(finding: str, blocks: list[int], present: list[str]) -> list[dict[str, Any]]:
-    """Candidates for a finding, on its blocks, without those that are on the model already."""
-    there = {parse_item(text).name for text in present}
-    if finding == "token_collapse" and "no_skip" in there:
-        return [
-            {"spec": "", "reason": "give the skip back: unsmooth.remove(model, 'no_skip')", "safe": False, "fits": True}
-        ]
-    rows = []
+def prescribe(finding: str, blocks: list[int], applied: list[str], fits: Callable[[str], bool]) -> list[Candidate]:
+    """Candidates for a finding on these blocks, without remedies that the model has already."""
+    names = {parse_item(text).name for text in applied}
+    if finding == "token_collapse" and "no_skip" in names:
+        return [Candidate("", "restore the skip: unsmooth.remove(model, 'no_skip')", safe=False)]
+    candidates = []
     for text, reason in CANDIDATES.get(finding, []):
-        part = parse_item(text)
-        if part.name in there:
-            continue
-        remedy = remedies.get(part.name)
-        safe = is_safe(text)
-        rows.append({"spec": text if remedy.once else _on(text, blocks), "reason": reason, "safe": safe, "fits": True})
-    return rows
+        name = parse_item(text).name
+        if name not in names:
+            spec = text if remedies.get(name).once else _from_block(text, blocks[0])
+            candidates.append(Candidate(spec, reason, is_safe(text), fits(spec)))
+    return candidates
 
 
-def _on(text: str, blocks: list[int]) -> str:
-    """A remedy's spec from the first of these blocks on: what is lost there does not come back by itself."""
-    first = blocks[0]
+def _from_block(spec: str, first: int) -> str:
+    """The spec from a block on: information that is lost there does not return in later blocks."""
     if first == 0:
-        return text
-    return f"{text[:-1]}, blocks={first}:)" if text.endswith(")") else f"{text}(blocks={first}:)"
+        return spec
+    return f"{spec[:-1]}, blocks={first}:)" if spec.endswith(")") else f"{spec}(blocks={first}:)"

@@ -1,8 +1,8 @@
-"""Streams the tokens, residual sums and attention maps of a forward pass to callbacks, block by block.
+"""Passes the tokens, residual sums and attention maps of a forward pass to callbacks, block by block.
 
-Nothing is kept: a callback sees what passes and takes what it wants, and one block's maps are gone before the
-next block's are made. On a treated model the map is the effective one. Observing changes nothing: same outputs,
-same training flags, and no hook is left, also after an exception.
+Nothing is stored: the maps of one block are released before those of the next block are computed. On a treated model
+maps are the effective ones. Observing changes nothing: same outputs, same training flags, and no hook left, also after
+an exception.
 """
 
 from __future__ import annotations
@@ -21,40 +21,41 @@ from unsmooth.seam.patched import observers_are_paused, observers_paused, patche
 from unsmooth.surgery.plan import anatomy_of
 
 OnTokens = Callable[[Block, Tensor], None]
-OnJoin = Callable[[Block, str, Tensor, Tensor, Tensor], None]
+OnResidual = Callable[[Block, str, Tensor, Tensor, Tensor], None]
 OnAttention = Callable[[Block, Attention, AttentionCall], None]
 
 
 class _Observer(AttentionInterceptor):
-    """Passes everything on, and tells whose it is: the block and the attention that run."""
+    """Observes attention and residual sums, and finds the block and the attention that they belong to."""
 
-    def __init__(self, cores: dict[str, tuple[Block, Attention]], tell: OnAttention | None, tell_join: OnJoin | None):
+    def __init__(
+        self, cores: dict[str, tuple[Block, Attention]], on_call: OnAttention | None, on_sum: OnResidual | None
+    ):
         super().__init__()
-        self.thread = threading.get_ident()
-        self.cores, self.tell, self.tell_join = cores, tell, tell_join
+        self.cores, self.on_call, self.on_sum = cores, on_call, on_sum
         self.running: list[str] = []
         self.block: Block | None = None
-        self.stream: list[Tensor | None] = []  # the residual stream of the block that runs, under all its names
-        self.joined = 0
+        self.stream: list[Tensor | None] = []  # the residual stream of the running block, and its aliases
+        self.sums = 0
 
     def enter(self, block: Block, x: Tensor | None) -> None:
-        self.block, self.stream, self.joined = block, [x], 0
+        self.block, self.stream, self.sums = block, [x], 0
 
-    def saw_attention(self, call: AttentionCall) -> None:
-        self.weights = None  # a treated softmax has met its values without us
-        if self.running and self.tell is not None:
+    def attention(self, call: AttentionCall) -> None:
+        self.weights = None  # the values of a treated softmax were already applied
+        if self.running and self.on_call is not None:
             with observers_paused():
-                self.tell(*self.cores[self.running[-1]], call)
+                self.on_call(*self.cores[self.running[-1]], call)
 
     def saw_residual(self, x: Tensor, branch: Tensor, out: Tensor) -> None:
         assert self.block is not None
         labels = self.block.residuals
-        which = labels[self.joined] if self.joined < len(labels) else "other"
-        self.joined += 1
+        branch_name = labels[self.sums] if self.sums < len(labels) else "other"
+        self.sums += 1
         self.stream = [out]
-        if self.tell_join is not None:
+        if self.on_sum is not None:
             with observers_paused():
-                self.tell_join(self.block, which, x, branch, out)
+                self.on_sum(self.block, branch_name, x, branch, out)
 
     def on_attention(self, call: AttentionCall) -> Tensor:
         self.saw_attention(call)
@@ -65,7 +66,7 @@ class _Observer(AttentionInterceptor):
         if side is None:
             return super().on_add(func, args, kwargs)
         before = args[side]
-        if self.tell_join is not None and func in IN_PLACE:
+        if self.on_sum is not None and func in IN_PLACE:
             before = before.clone()
         out = super().on_add(func, args, kwargs)
         self.saw_residual(before, args[1 - side], out)
@@ -76,7 +77,7 @@ class _Observer(AttentionInterceptor):
             self.stream.append(result)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if observers_are_paused():  # a treatment's or a callback's own arithmetic is no attention of the host
+        if observers_are_paused():  # arithmetic of a remedy or a callback is not the host's
             return func(*args, **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs)
 
@@ -91,13 +92,18 @@ def probe(
     on_attention: OnAttention | None = None,
     anatomy: Anatomy | None = None,
     on_input: OnTokens | None = None,
-    on_residual: OnJoin | None = None,
+    on_residual: OnResidual | None = None,
 ) -> Iterator[Anatomy]:
-    """Within the context, every forward pass of `model` in this thread is observed; other threads run as ever.
+    """Observe every forward pass of a model within the context.
 
-    `on_input(block, x)` and `on_tokens(block, x)` get each block's input and output; `on_residual(block, branch, x, f,
-    sum)` each residual sum, with what the branch `attn`, `mlp` or `other` adds; `on_attention(block, attention,
-    call)` each attention, whose `call.map()` is made only if it is asked for.
+    Args:
+        model: The model.
+        on_tokens: Called with a block and its output.
+        on_attention: Called with a block, its attention and the call; `call.map()` computes the map on demand.
+        anatomy: Anatomy of the model. Default: read from the model.
+        on_input: Called with a block and its input.
+        on_residual: Called at each residual sum with the block, the branch (`attn`, `mlp` or `other`), the residual
+            stream, what the branch adds, and the sum.
     """
     anatomy = anatomy or anatomy_of(model)
     cores = {a.core: (block, a) for block in anatomy.blocks for a in block.attentions}
@@ -135,7 +141,7 @@ def probe(
             if threading.get_ident() != observer.thread:
                 return
             observer.running.append(name)
-            observer.weights = None  # a softmax of another module is no map of this one
+            observer.weights = None  # a softmax of another module is not a map of this one
 
         return hook
 

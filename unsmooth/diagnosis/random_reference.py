@@ -1,4 +1,4 @@
-"""The same architecture at random start: a reference for a diagnosis, not a standard of health."""
+"""The same architecture at random initialisation: a reference for a diagnosis, not a standard of health."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ SEED = 0
 
 
 def random_reference(model: nn.Module) -> tuple[nn.Module, str]:
-    """An untrained model of the same architecture and with the same remedies, and how it was made.
+    """An untrained model of the same architecture with the same remedies, and a description of how it was built.
 
-    Built anew where the library can do that (a model made from a spec, or a Hugging Face one, which carries its
-    configuration). Otherwise a copy whose layers draw their weights anew; what has no rule of its own for that
-    (position embeddings, class tokens, layer scales) is kept, and the words say so.
+    A model from a spec is created again, and so is a Hugging Face model from its configuration. Otherwise it is a copy
+    whose layers are reset. Parameters that no layer resets (position embeddings, class tokens, layer scales) are kept,
+    and the description says so.
     """
     random = torch.random.get_rng_state()
     torch.manual_seed(SEED)
     try:
-        twin, how = _build(model)
+        reference, how = _build(model)
     finally:
         torch.random.set_rng_state(random)
     parameter = next(model.parameters())
-    return twin.to(parameter.device, parameter.dtype).eval(), how
+    return reference.to(parameter.device, parameter.dtype).eval(), how
 
 
 def _build(model: nn.Module) -> tuple[nn.Module, str]:
     record = record_of(model)
     if record.host is not None:
-        twin = create_model(ModelSpec(record.host, applied(model).remedies))
-        if image_size(twin) == image_size(model):
-            return twin, "built anew from its spec"
+        created = create_model(ModelSpec(record.host, applied(model).remedies))
+        if image_size(created) == image_size(model):
+            return created, "created from its spec"
     config = getattr(model, "config", None)
-    if config is not None and not record.applied:
-        return type(model)(copy.deepcopy(config)), "built anew from its configuration"
-    twin = copy.deepcopy(model)
-    remedies = applied(twin).remedies
+    if config is not None and not record.entries:
+        return type(model)(copy.deepcopy(config)), "created from its configuration"
+    copied = copy.deepcopy(model)
+    remedies = applied(copied).remedies
     if remedies:
-        remove(twin)
-    for module in twin.modules():
+        remove(copied)
+    for module in copied.modules():
         reset = getattr(module, "reset_parameters", None)
         if callable(reset):
             reset()
-    for part in remedies:
-        apply(twin, part)
-    return twin, "a copy whose layers drew their weights anew (embeddings and layer scales kept)"
+    for remedy in remedies:
+        apply(copied, str(remedy))
+    return copied, "a copy with reset layers (embeddings and layer scales kept)"

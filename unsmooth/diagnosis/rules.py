@@ -1,252 +1,326 @@
-"""What can be found: one rule each, from two families of vitals, or nothing.
+"""Rules: each looks for one finding in the vitals of a diagnosis.
 
-A finding says what, in which blocks, at which level and with which trend. Thresholds are in `unsmooth.diagnosis.thresholds`.
+A finding rests on at least two families of vitals. It names its blocks, the level and the trend of what was measured.
+
+The thresholds are heuristics. Each of them separates the models that it was calibrated on (`source`); no theorem says
+that it separates yours. This is why a finding needs two families of vitals and lists its evidence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from unsmooth.diagnosis.thresholds import threshold
+from unsmooth.results.diagnosis import Broken, Evidence, Finding, ModelInfo, Reference, Series, Severity, VitalResult
 from unsmooth.utils.text import blocks_text
 
-Finding = dict[str, Any]
+
+@dataclass(frozen=True)
+class Threshold:
+    """A number that a rule compares a vital with, what it is about, and the models it was calibrated on."""
+
+    value: float
+    meaning: str
+    source: str
+
+
+SKIPLESS = "6 to 48 blocks without the attention skip, untrained and trained on CIFAR-10 for 250 to 600 steps"
+TRAINED = "6 to 48 blocks with skips, trained on CIFAR-10 for 250 to 600 steps"
+SALIENCY = "a saliency fine-tune of DINOv2 ViT-S/14 on 60 photographs"
+RANDOM = "DeiT-Ti with 6 to 48 blocks, untrained"
+
+THRESHOLDS: dict[str, Threshold] = {
+    "collapsed_similarity": Threshold(
+        0.9,
+        "token similarity of collapsed tokens",
+        f"{SKIPLESS}: at least 0.92 from block 1; {TRAINED}: at most 0.78; {RANDOM}: 0.71",
+    ),
+    "similarity_rise": Threshold(
+        0.15,
+        "rise of token similarity above its lowest earlier value",
+        f"{SALIENCY}: 0.10 at block 8, 0.20 at block 10; {TRAINED}: 0.12 and 0.16 (6, 12), 0.23 and 0.26 (24, 48)",
+    ),
+    "least_similarity": Threshold(
+        0.4,
+        "token similarity that a rise must reach",
+        f"{SALIENCY}: 0.42 in its first block, which is healthy",
+    ),
+    "collapsed_rank_share": Threshold(
+        0.05,
+        "effective rank of collapsed tokens, as a share of min(n, d)",
+        f"{SKIPLESS}: at most 0.03 from block 1; {TRAINED}: at least 0.09; {RANDOM}: 0.20",
+    ),
+    "collapsed_rank": Threshold(
+        1.5, "effective rank of collapsed tokens in any model", "tokens on one line have rank 1"
+    ),
+    "rank_fall": Threshold(
+        0.4,
+        "relative fall of effective rank below its highest earlier value",
+        f"{SALIENCY}: 0.25 at block 8, 0.44 at block 10; {TRAINED}: 0.16 and 0.30 (6, 12), 0.51 and 0.62 (24, 48)",
+    ),
+    "uniform_entropy": Threshold(0.97, "entropy of uniform attention, as a share of log m", f"{RANDOM}: 1.00"),
+    "uniform_sensitivity": Threshold(0.01, "query sensitivity of uniform attention", f"{RANDOM}: below 0.001"),
+    "weak_branch": Threshold(0.5, "branch ratio below which uniform attention does little harm", f"{RANDOM}: 0.05"),
+    "dominant_branch": Threshold(
+        3.0, "branch ratio at which a branch dominates the skip", f"{SALIENCY}: 0.5 to 0.9, then 4.2"
+    ),
+    "low_pass": Threshold(0.9, "entropy of smoothing attention, as a share of log m", f"{SALIENCY}: at most 0.77"),
+    "idle_influence": Threshold(0.01, "block influence of an idle block", f"{RANDOM}: 0.008 to 0.014"),
+    "idle_branch": Threshold(0.1, "branch ratio of an idle branch", f"{RANDOM}: 0.05"),
+    "idle_cka": Threshold(0.99, "CKA of an idle block with the previous block", RANDOM),
+    "similar_blocks": Threshold(0.5, "share of the other blocks with similar maps", f"{SALIENCY}: none"),
+    "ill_conditioned_branch": Threshold(
+        9.0, "robust log condition number of the attention branch", f"{SALIENCY}: 7.3 to 15"
+    ),
+    "skip_reduction": Threshold(3.0, "reduction of that number by the skip", f"{SALIENCY}: 2.6 to 7.5"),
+    "low_map_rank": Threshold(0.3, "equivalent rank of maps, as a share of their size", f"{SALIENCY}: 0.09 to 0.55"),
+    "outlier_ratio": Threshold(5.0, "largest token norm over the median norm", f"{SALIENCY}: at most 2.4"),
+    "accuracy_fall": Threshold(0.1, "fall of nearest-neighbour accuracy below its best value", "not calibrated"),
+}
+
+
+def threshold(name: str) -> float:
+    return THRESHOLDS[name].value
 
 
 @dataclass(frozen=True)
 class DiagnosisView:
-    """The means of a diagnosis, by vital, part and block."""
+    """What the rules read of a diagnosis: means by vital, part and block."""
 
-    data: dict[str, Any]
+    model: ModelInfo
+    vitals: dict[str, VitalResult]
+    reference: Reference | None = None
+    broken: Broken | None = None
 
     @property
     def depth(self) -> int:
-        return len(self.data["model"]["blocks"])
+        return len(self.model.blocks)
 
-    def series(self, key: str, part: str = "") -> list[float | None]:
-        return self._read(self.data["vitals"].get(key, {}).get("parts", {}), part)
+    def means(self, key: str, part: str = "") -> list[float | None]:
+        """Mean of a vital by block; None where it has no value."""
+        vital = self.vitals.get(key)
+        return self._means(vital.parts if vital is not None else {}, part)
 
-    def random(self, key: str, part: str = "") -> list[float | None]:
-        """The same, at random start."""
-        reference = self.data["reference"]
-        return self._read(reference["vitals"].get(key, {}) if reference else {}, part)
+    def means_at_random(self, key: str, part: str = "") -> list[float | None]:
+        """The same at random initialisation."""
+        return self._means(self.reference.vitals.get(key, {}) if self.reference is not None else {}, part)
 
-    def _read(self, parts: dict[str, Any], part: str) -> list[float | None]:
-        return [None if s is None else s["mean"] for s in parts.get(part, [None] * self.depth)]
+    def _means(self, parts: dict[str, Series], part: str) -> list[float | None]:
+        series = parts.get(part, [None] * self.depth)
+        return [s.mean if s is not None and isinstance(s.mean, float) else None for s in series]
 
-    def at(self, key: str, part: str, blocks: list[int]) -> list[float]:
-        series = self.series(key, part)
-        return [value for b in blocks if (value := series[b]) is not None]
+    def means_in(self, blocks: list[int], key: str, part: str = "") -> list[float]:
+        """Means of these blocks, as far as they have a value."""
+        means = self.means(key, part)
+        return [mean for b in blocks if (mean := means[b]) is not None]
 
-    def evidence(self, key: str, part: str, text: str, block: int | None = None) -> dict[str, Any]:
-        start = self.random(key, part)[block] if block is not None else None
-        beside = f" (random start: {start:.2g})" if start is not None else ""
-        family = self.data["vitals"][key]["family"]
-        return {"vital": key, "part": part, "family": family, "text": text + beside}
-
-
-def _finding(key: str, title: str, severity: str, blocks: list[int], text: str, evidence: list[Any]) -> Finding:
-    return {"key": key, "title": title, "severity": severity, "blocks": blocks, "text": text, "evidence": evidence}
+    def evidence(self, key: str, part: str, text: str, block: int | None = None) -> Evidence:
+        """Evidence with the value at random initialisation, where there is one."""
+        random = self.means_at_random(key, part)[block] if block is not None else None
+        suffix = f" (random initialisation: {random:.2g})" if random is not None else ""
+        return Evidence(key, part, self.vitals[key].family, text + suffix)
 
 
-def not_finite(chart: DiagnosisView) -> Finding | None:
-    """NaN or Inf: the first block and branch that gave it."""
-    broken = chart.data["broken"]
-    if broken is None:
+def not_finite(view: DiagnosisView) -> Finding | None:
+    """The first block and branch with NaN or infinity."""
+    if view.broken is None:
         return None
-    where = f"the {broken['where']} of block {broken['block']}"
-    text = f"NaN or Inf appears first in {where}; blocks before it are measured, the rest cannot be."
-    return _finding("not_finite", "Numbers that are not finite", "severe", [broken["block"]], text, [])
+    block, where = view.broken.block, view.broken.where
+    text = f"NaN or infinity first appears in the {where} of block {block}. Later blocks cannot be measured."
+    return Finding("not_finite", "NaN or infinity", "severe", [block], text, [])
 
 
-def token_collapse(chart: DiagnosisView) -> Finding | None:
-    """Token similarity and effective rank agree: by level (collapsed), or by rise and fall since their best block."""
-    cosine, share, rank = (chart.series(*k) for k in
-                           (("token_cosine", ""), ("effective_rank", "share"), ("effective_rank", "")))  # fmt: skip
-    flat: list[int] = []  # by level: collapsed, whatever came before
-    falling: list[int] = []  # by trend
-    for b in range(chart.depth):
+def token_collapse(view: DiagnosisView) -> Finding | None:
+    """Token similarity and effective rank agree, by level (collapsed) or by trend since the best block (collapsing)."""
+    cosine, share, rank = (
+        view.means("token_cosine"), view.means("effective_rank", "share"), view.means("effective_rank"),
+    )  # fmt: skip
+    by_level: list[int] = []
+    by_trend: list[int] = []
+    for b in range(view.depth):
         c, s, r = cosine[b], share[b], rank[b]
         if c is None or s is None or r is None:
             continue
         lowest = min(v for v in cosine[: b + 1] if v is not None)
         highest = max(v for v in share[: b + 1] if v is not None)
-        if c >= threshold("alike") and (s <= threshold("rank_share") or r <= threshold("rank_least")):
-            flat.append(b)
-        elif c >= max(threshold("alike_least"), lowest + threshold("alike_rise")) and s <= highest * (
-            1 - threshold("rank_fall")
+        similar = c >= max(threshold("least_similarity"), lowest + threshold("similarity_rise"))
+        if c >= threshold("collapsed_similarity") and (
+            s <= threshold("collapsed_rank_share") or r <= threshold("collapsed_rank")
         ):
-            falling.append(b)
-    blocks = sorted(flat + falling)
+            by_level.append(b)
+        elif similar and s <= highest * (1 - threshold("rank_fall")):
+            by_trend.append(b)
+    blocks = sorted(by_level + by_trend)
     if not blocks:
         return None
     worst = max(blocks, key=lambda b: cosine[b] or 0.0)
-    before = [b for b in range(worst + 1) if cosine[b] is not None]
-    best, richest = min(before, key=lambda b: cosine[b] or 0.0), max(before, key=lambda b: share[b] or 0.0)
+    earlier = [b for b in range(worst + 1) if cosine[b] is not None]
+    best, richest = min(earlier, key=lambda b: cosine[b] or 0.0), max(earlier, key=lambda b: share[b] or 0.0)
 
-    def then(block: int, value: float | None) -> str:
-        return f", after {value:.2f} in block {block}" if block != worst else ""
+    def compared(block: int, value: float | None) -> str:
+        return f", {value:.2f} in block {block}" if block != worst else ""
 
     evidence = [
-        chart.evidence("token_cosine", "", f"{cosine[worst]:.2f} in block {worst}{then(best, cosine[best])}", worst),
-        chart.evidence("effective_rank", "share", f"{share[worst]:.2f} of its largest value in block {worst}"
-                       f"{then(richest, share[richest])}", worst),
+        view.evidence("token_cosine", "", f"{cosine[worst]:.2f} in block {worst}{compared(best, cosine[best])}", worst),
+        view.evidence("effective_rank", "share", f"{share[worst]:.2f} of its maximum in block {worst}"
+                      f"{compared(richest, share[richest])}", worst),
+        *_function_lost(view, worst),
     ]  # fmt: skip
-    evidence += _function_lost(chart, worst)
-    title = "Tokens have collapsed" if flat else "Tokens are collapsing"
     text = (
-        f"The tokens of {blocks_text(blocks)} {'lie close to one line' if flat else 'draw together'}: "
-        f"their similarity is {cosine[worst]:.2f} and their "
-        f"effective rank {rank[worst]:.1f} in block {worst}. {_trend(cosine, best, worst)}"
+        f"The tokens of {blocks_text(blocks)} {'are nearly parallel' if by_level else 'become more similar'}: their "
+        f"similarity is {cosine[worst]:.2f} and their effective rank {rank[worst]:.1f} in block {worst}. "
+        f"{_trend(cosine, best, worst)}"
     )
-    finding = _finding("token_collapse", title, "severe" if flat else "warning", blocks, text, evidence)
-    return finding | {"why": cause(chart, blocks)}
+    title = "Tokens have collapsed" if by_level else "Tokens are collapsing"
+    severity: Severity = "severe" if by_level else "warning"
+    return Finding("token_collapse", title, severity, blocks, text, evidence, why=cause(view, blocks))
 
 
 def _trend(cosine: list[float | None], best: int, worst: int) -> str:
-    if best == worst or (cosine[worst] or 0) - (cosine[best] or 0) < threshold("alike_rise"):
-        return "It is so from the first block on."
-    return f"They were furthest apart in block {best} and have come together since."
+    if best == worst or (cosine[worst] or 0) - (cosine[best] or 0) < threshold("similarity_rise"):
+        return "This holds from the first block."
+    return f"Similarity was lowest in block {best} and has risen since."
 
 
-def _function_lost(chart: DiagnosisView, worst: int) -> list[dict[str, Any]]:
-    probe = [v for v in chart.series("depth_probe")[: worst + 1] if v is not None]
-    if not probe or probe[-1] > max(probe) - threshold("probe_fall"):
+def _function_lost(view: DiagnosisView, worst: int) -> list[Evidence]:
+    """A fall of nearest-neighbour accuracy, if labels were given."""
+    accuracy = [v for v in view.means("depth_probe")[: worst + 1] if v is not None]
+    if not accuracy or accuracy[-1] > max(accuracy) - threshold("accuracy_fall"):
         return []
-    text = f"nearest-neighbour accuracy {probe[-1]:.2f} in block {worst}, after {max(probe):.2f}"
-    return [chart.evidence("depth_probe", "", text)]
+    text = f"nearest-neighbour accuracy {accuracy[-1]:.2f} in block {worst}, {max(accuracy):.2f} at best"
+    return [view.evidence("depth_probe", "", text)]
 
 
-def cause(chart: DiagnosisView, blocks: list[int]) -> str:
-    """Why the tokens of these blocks come together, as far as the vitals tell."""
-    without = [b for b in blocks if "attn" not in chart.data["model"]["blocks"][b]["joins"]]
-    if any(str(r).startswith("no_skip") for r in chart.data["model"]["remedies"]) or len(without) == len(blocks):
-        return "a skip is missing there, so attention's averages replace the tokens instead of being added"
-    for branch, words in (("attn", "attention"), ("mlp", "the MLP")):
-        ratio = chart.at("branch_ratio", branch, blocks)
-        if ratio and max(ratio) >= threshold("drowned_skip"):
-            return f"{words} adds up to {max(ratio):.1f} times what the skip carries, so the skip is drowned"
-    entropy = chart.at("attention_entropy", "share", blocks)
-    if entropy and sum(entropy) / len(entropy) >= threshold("low_pass"):
-        mean = sum(entropy) / len(entropy)
-        return f"attention averages there (entropy {mean:.2f} of its largest value), which is a low-pass filter"
-    return "no single cause stands out in what was measured"
+def cause(view: DiagnosisView, blocks: list[int]) -> str:
+    """The most likely cause of the collapse of these blocks."""
+    without_skip = all("attn" not in view.model.blocks[b].residuals for b in blocks)
+    if without_skip or any(remedy.startswith("no_skip") for remedy in view.model.remedies):
+        return "a skip is missing, so the averages of attention replace the tokens instead of being added to them"
+    for branch, name in (("attn", "attention"), ("mlp", "the MLP")):
+        ratios = view.means_in(blocks, "branch_ratio", branch)
+        if ratios and max(ratios) >= threshold("dominant_branch"):
+            return f"{name} adds up to {max(ratios):.1f} times the norm of the skip, so it dominates the sum"
+    entropy = view.means_in(blocks, "attention_entropy", "share")
+    if entropy and (mean := sum(entropy) / len(entropy)) >= threshold("low_pass"):
+        return f"attention is close to an average (entropy {mean:.2f} of its maximum), which is a low-pass filter"
+    return "the vitals show no single cause"
 
 
-def uniform_attention(chart: DiagnosisView) -> Finding | None:
-    """Maps are averages (entropy, divergence of rows), and what attention adds says how much that matters."""
-    entropy, rows = chart.series("attention_entropy", "share"), chart.series("query_sensitivity")
-    adds, turn = chart.series("branch_ratio", "attn"), chart.series("block_influence")
+def uniform_attention(view: DiagnosisView) -> Finding | None:
+    """Attention is uniform (entropy, query sensitivity); the branch ratio shows how much that matters."""
+    entropy, sensitivity = view.means("attention_entropy", "share"), view.means("query_sensitivity")
+    ratio, influence = view.means("branch_ratio", "attn"), view.means("block_influence")
     blocks = [
         b
-        for b in range(chart.depth)
+        for b in range(view.depth)
         if (e := entropy[b]) is not None
-        and (r := rows[b]) is not None
-        and adds[b] is not None
+        and (s := sensitivity[b]) is not None
+        and ratio[b] is not None
         and e >= threshold("uniform_entropy")
-        and r <= threshold("uniform_divergence")
+        and s <= threshold("uniform_sensitivity")
     ]
     if not blocks:
         return None
     b = blocks[-1]
     evidence = [
-        chart.evidence("attention_entropy", "share", f"{entropy[b]:.3f} of its largest value in block {b}", b),
-        chart.evidence("query_sensitivity", "", f"{rows[b]:.4f} in block {b}", b),
-        chart.evidence("branch_ratio", "attn", f"attention adds {adds[b]:.2f} of the tokens' size in block {b}", b),
+        view.evidence("attention_entropy", "share", f"{entropy[b]:.3f} of its maximum in block {b}", b),
+        view.evidence("query_sensitivity", "", f"{sensitivity[b]:.4f} in block {b}", b),
+        view.evidence("branch_ratio", "attn", f"{ratio[b]:.2f} times the norm of the skip in block {b}", b),
     ]
-    if turn[b] is not None:
-        evidence.append(chart.evidence("block_influence", "", f"{turn[b]:.3f} in block {b}", b))
-    text = f"Attention of {blocks_text(blocks)} is an average: every query weighs all keys alike."
-    weak = all((adds[b] or 0) < threshold("weak_branch") for b in blocks)
-    if len(blocks) == chart.depth and weak:
-        text += " Every block does that, and adds little: this is how a model starts."
-        return _finding("untrained", "It looks untrained", "note", blocks, text, evidence)
-    return _finding("uniform_attention", "Attention averages", "note" if weak else "warning", blocks, text, evidence)
+    if influence[b] is not None:
+        evidence.append(view.evidence("block_influence", "", f"{influence[b]:.3f} in block {b}", b))
+    text = f"Attention in {blocks_text(blocks)} is an average: every query weighs all keys equally."
+    weak = all((ratio[b] or 0) < threshold("weak_branch") for b in blocks)
+    if len(blocks) == view.depth and weak:
+        text += " This is so in every block, and the branches add little, as in an untrained model."
+        return Finding("untrained", "The model looks untrained", "note", blocks, text, evidence)
+    severity: Severity = "note" if weak else "warning"
+    return Finding("uniform_attention", "Attention is uniform", severity, blocks, text, evidence)
 
 
-def idle_blocks(chart: DiagnosisView) -> Finding | None:
-    """A block neither turns its tokens (influence, branch ratios) nor changes what they tell of images (CKA)."""
-    turn, same = chart.series("block_influence"), chart.series("layer_cka")
-    attn, mlp = chart.series("branch_ratio", "attn"), chart.series("branch_ratio", "mlp")
+def idle_blocks(view: DiagnosisView) -> Finding | None:
+    """A block changes neither the direction of its tokens (influence, branch ratio) nor their representation (CKA)."""
+    influence, cka = view.means("block_influence"), view.means("layer_cka")
+    attn, mlp = view.means("branch_ratio", "attn"), view.means("branch_ratio", "mlp")
     blocks = [
         b
-        for b in range(chart.depth)
-        if (t := turn[b]) is not None
-        and (c := same[b]) is not None
-        and t <= threshold("idle_turn")
-        and c >= threshold("same_tokens")
+        for b in range(view.depth)
+        if (i := influence[b]) is not None
+        and (c := cka[b]) is not None
+        and i <= threshold("idle_influence")
+        and c >= threshold("idle_cka")
         and max(attn[b] or 0, mlp[b] or 0) <= threshold("idle_branch")
     ]
     if not blocks:
         return None
     b = blocks[-1]
     evidence = [
-        chart.evidence("block_influence", "", f"{turn[b]:.4f} in block {b}", b),
-        chart.evidence("layer_cka", "", f"{same[b]:.3f} with the block before", b),
+        view.evidence("block_influence", "", f"{influence[b]:.4f} in block {b}", b),
+        view.evidence("layer_cka", "", f"{cka[b]:.3f} with the previous block", b),
     ]
-    text = f"The tokens leave {blocks_text(blocks)} as they came: such blocks could be left out."
-    return _finding("idle_blocks", "Blocks that do nothing", "note", blocks, text, evidence)
+    text = f"The tokens hardly change in {blocks_text(blocks)}. These blocks could be removed."
+    return Finding("idle_blocks", "Idle blocks", "note", blocks, text, evidence)
 
 
-def similar_maps(chart: DiagnosisView) -> Finding | None:
-    """Many blocks have the same maps, and CKA says what that does to the tokens."""
-    alike, same = chart.series("similar_blocks"), chart.series("layer_cka")
-    entropy = chart.series("attention_entropy", "share")
+def similar_maps(view: DiagnosisView) -> Finding | None:
+    """Many blocks have the same attention maps; CKA shows the effect on the tokens."""
+    similar, cka = view.means("similar_blocks"), view.means("layer_cka")
+    entropy = view.means("attention_entropy", "share")
     blocks = [
         b
-        for b in range(chart.depth)
-        if (n := alike[b]) is not None
-        and same[b] is not None
-        and (entropy[b] or 0) < threshold("uniform_entropy")  # averages are alike, and a finding of their own
-        and n >= max(1.0, threshold("similar_blocks") * (chart.depth - 1))
+        for b in range(view.depth)
+        if (n := similar[b]) is not None
+        and cka[b] is not None
+        and (entropy[b] or 0) < threshold("uniform_entropy")  # uniform maps are similar, and a finding of their own
+        and n >= max(1.0, threshold("similar_blocks") * (view.depth - 1))
     ]
     if not blocks:
         return None
-    b = max(blocks, key=lambda b: alike[b] or 0)
+    b = max(blocks, key=lambda b: similar[b] or 0)
     evidence = [
-        chart.evidence("similar_blocks", "", f"block {b} attends like {alike[b]:.0f} of {chart.depth - 1} others", b),
-        chart.evidence("layer_cka", "", f"{same[b]:.3f} with the block before", b),
+        view.evidence(
+            "similar_blocks", "", f"block {b} has maps similar to {similar[b]:.0f} of {view.depth - 1} others", b
+        ),
+        view.evidence("layer_cka", "", f"{cka[b]:.3f} with the previous block", b),
     ]
     text = f"The attention maps of {blocks_text(blocks)} are nearly the same, so depth adds little there."
-    return _finding("similar_maps", "Blocks attend alike", "warning", blocks, text, evidence)
+    return Finding("similar_maps", "Similar attention maps", "warning", blocks, text, evidence)
 
 
-def ill_conditioned(chart: DiagnosisView) -> Finding | None:
-    """What attention adds is ill-conditioned before the skip, and its maps have low rank, in half of the blocks."""
-    branch, summed = chart.series("log_condition", "attn.robust"), chart.series("log_condition", "attn+skip.robust")
-    rank = chart.series("equivalent_rank", "share")
+def ill_conditioned(view: DiagnosisView) -> Finding | None:
+    """In half of the blocks the attention branch is ill-conditioned without the skip, and its maps have low rank."""
+    branch, summed = view.means("log_condition", "attn.robust"), view.means("log_condition", "attn+skip.robust")
+    rank = view.means("equivalent_rank", "share")
     blocks = [
         b
-        for b in range(chart.depth)
+        for b in range(view.depth)
         if (c := branch[b]) is not None
         and (s := summed[b]) is not None
         and (r := rank[b]) is not None
-        and c >= threshold("ill_attention")
-        and c - s >= threshold("skip_help")
+        and c >= threshold("ill_conditioned_branch")
+        and c - s >= threshold("skip_reduction")
         and r <= threshold("low_map_rank")
     ]
-    if len(blocks) * 2 < chart.depth:  # single blocks of this kind are common
+    if len(blocks) * 2 < view.depth:  # single blocks of this kind are common
         return None
     b = max(blocks, key=lambda b: branch[b] or 0)
     evidence = [
-        chart.evidence(
+        view.evidence(
             "log_condition", "attn.robust", f"{branch[b]:.1f} in block {b}, {summed[b]:.1f} with the skip", b
         ),
-        chart.evidence("equivalent_rank", "share", f"maps of block {b} have {rank[b]:.2f} of full rank", b),
+        view.evidence("equivalent_rank", "share", f"{rank[b]:.2f} of full rank in block {b}", b),
     ]
-    text = f"What attention adds in {blocks_text(blocks)} is ill-conditioned; the skip repairs it."
-    return _finding("ill_conditioned", "Attention is ill-conditioned", "note", blocks, text, evidence)
+    text = f"The output of attention in {blocks_text(blocks)} is ill-conditioned. The sum with the skip is not."
+    return Finding("ill_conditioned", "Attention is ill-conditioned", "note", blocks, text, evidence)
 
 
-def outlier_tokens(chart: DiagnosisView) -> Finding | None:
-    """A few tokens are far larger than the rest; map similarity stands beside it."""
-    count, ratio = chart.series("token_norm_outliers"), chart.series("token_norm_outliers", "ratio")
-    maps = chart.series("attention_cosine")
+def outlier_tokens(view: DiagnosisView) -> Finding | None:
+    """A few tokens are much larger than the others; map similarity is listed beside it."""
+    count, ratio = view.means("token_norm_outliers"), view.means("token_norm_outliers", "ratio")
+    maps = view.means("attention_cosine")
     blocks = [
         b
-        for b in range(chart.depth)
+        for b in range(view.depth)
         if (n := count[b]) is not None
         and (r := ratio[b]) is not None
         and maps[b] is not None
@@ -257,14 +331,14 @@ def outlier_tokens(chart: DiagnosisView) -> Finding | None:
         return None
     b = max(blocks, key=lambda b: ratio[b] or 0)
     evidence = [
-        chart.evidence("token_norm_outliers", "ratio", f"{ratio[b]:.1f} times the median norm in block {b}", b),
-        chart.evidence("attention_cosine", "", f"map similarity {maps[b]:.2f} there", b),
+        view.evidence("token_norm_outliers", "ratio", f"{ratio[b]:.1f} times the median norm in block {b}", b),
+        view.evidence("attention_cosine", "", f"{maps[b]:.2f} in block {b}", b),
     ]
     text = (
-        f"In {blocks_text(blocks)} about {count[b]:.0f} tokens an image are far larger than the rest. Large models "
-        "use such tokens as registers; dense tasks suffer from them."
+        f"In {blocks_text(blocks)} about {count[b]:.0f} tokens per image have a norm far above the others. Large "
+        "models use such tokens as registers; they harm dense prediction."
     )
-    return _finding("outlier_tokens", "A few huge tokens", "note", blocks, text, evidence)
+    return Finding("outlier_tokens", "Outlier tokens", "note", blocks, text, evidence)
 
 
 RULES: tuple[Callable[[DiagnosisView], Finding | None], ...] = (

@@ -1,4 +1,4 @@
-"""Settings of `unsmooth diagnose`."""
+"""Settings of `diagnose`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ LIMIT = 512
 
 @options
 class DiagnoseSettings:
-    """What is measured of a model, and on how many images."""
+    """Vitals, blocks and images of a diagnosis."""
 
     label = "diagnose"
 
-    vitals: str = option("default", "vitals to measure, comma-separated; default or all")
-    blocks: str | None = option(None, "blocks to measure: 6:, 0,3 or -1 (default: all)")
+    vitals: str = option("default", "vitals to measure, comma-separated, or default or all")
+    blocks: str | None = option(None, "blocks to measure, such as 6:, 0,3 or -1 (default: all)")
     checkpoint: FilePath | None = option(None, "weights to load into the model")
-    data_dir: FilePath | None = option(None, "directory of timm data set files")
+    data_dir: FilePath | None = option(None, "directory of the files of timm datasets")
     prefix: bool = option(True, "include class and register tokens in token vitals")
-    batch_size: int | None = option(None, "images per batch (default: by the size of the maps)", low=1)
-    limit: int | None = option(LIMIT, "images to measure at most, evenly spaced", low=1)
-    reference: bool = option(True, "measure the same architecture at random initialisation too")
+    batch_size: int | None = option(None, "images per batch (default: 4 to 16, by the size of the maps)", low=1)
+    limit: int | None = option(LIMIT, "maximum number of images, evenly spaced over the data", low=1)
+    reference: bool = option(True, "also measure the same architecture at random initialisation")

@@ -1,74 +1,69 @@
-"""Findings and a verdict, from what a diagnosis measured and nothing else.
+"""From the vitals of a diagnosis to findings and a verdict.
 
-A finding needs evidence from two families of vitals, and comes with what it was eval_model against and candidate
-remedies. The verdict is about tokens; "no action needed" is one.
+A finding needs evidence from two families of vitals. It names what it was compared with and lists candidate remedies.
+The verdict is about the tokens; `healthy` means that no action is needed.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from unsmooth.diagnosis.prescriptions import prescribe
-from unsmooth.diagnosis.rules import RULES, DiagnosisView, Finding
-from unsmooth.utils.text import blocks_text, spans
+from unsmooth.diagnosis.rules import RULES, DiagnosisView
+from unsmooth.results.diagnosis import Finding, Verdict
+from unsmooth.utils.text import blocks_text
 
 NEEDED = ("token_cosine", "effective_rank")
-REFERENCE = "the thresholds of unsmooth/diagnosis/thresholds.py"
+SEVERITIES = ("severe", "warning", "note")
 
 
-def judge(data: dict[str, Any]) -> tuple[list[Finding], dict[str, Any]]:
-    """The findings of a diagnosis, worst first, and its verdict."""
-    chart = DiagnosisView(data)
-    found = [finding for rule in RULES if (finding := rule(chart)) is not None]
-    if any(finding["key"] == "untrained" for finding in found):  # what else is true of a start is no news
-        found = [finding for finding in found if finding["severity"] != "note" or finding["key"] == "untrained"]
-    for finding in found:
-        families = {row["family"] for row in finding["evidence"]}
-        assert len(families) > 1 or finding["key"] == "not_finite", finding["key"]
-        finding["reference"] = REFERENCE + (
-            f"; the same architecture at random start, {data['reference']['how']}" if data["reference"] else ""
+def reach_verdict(
+    view: DiagnosisView, fits: Callable[[str], bool] = lambda spec: True
+) -> tuple[list[Finding], Verdict]:
+    """The findings, the most severe one first, and the verdict. `fits` says whether a remedy can be applied."""
+    findings = [finding for rule in RULES if (finding := rule(view)) is not None]
+    if any(finding.key == "untrained" for finding in findings):  # other notes hold for every untrained model
+        findings = [f for f in findings if f.severity != "note" or f.key == "untrained"]
+    for finding in findings:
+        families = {evidence.family for evidence in finding.evidence}
+        assert len(families) > 1 or finding.key == "not_finite", finding.key
+        finding.reference = "the thresholds of unsmooth" + (
+            f" and the same architecture at random initialisation ({view.reference.how})" if view.reference else ""
         )
-        finding["remedies"] = prescribe(finding["key"], finding["blocks"], data["model"]["remedies"])
-    found.sort(key=lambda finding: ("severe", "warning", "note").index(finding["severity"]))
-    return found, _verdict(chart, found)
+        finding.remedies = prescribe(finding.key, finding.blocks, view.model.remedies, fits)
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return findings, _verdict(view, {finding.key: finding for finding in findings})
 
 
-def _verdict(chart: DiagnosisView, found: list[Finding]) -> dict[str, Any]:
-    by_key = {finding["key"]: finding for finding in found}
-    if "not_finite" in by_key:
-        finding = by_key["not_finite"]
-        return {"state": "broken", "text": finding["text"], "blocks": finding["blocks"]}
-    if any(not any(v is not None for v in chart.series(key)) for key in NEEDED):
-        text = f"No verdict: it needs {' and '.join(NEEDED)}, and not both have values here."
-        return {"state": "unknown", "text": text, "blocks": []}
-    if "token_collapse" in by_key:
-        finding = by_key["token_collapse"]
-        whole = len(finding["blocks"]) == chart.depth
-        where = "every block" if whole else blocks_text(finding["blocks"])
-        healthy = "" if whole else f" {_rest(chart, finding['blocks'])}"
-        state, words = (
-            ("collapsed", "have collapsed") if finding["severity"] == "severe" else ("collapsing", "collapse")
-        )
-        text = f"Tokens {words} in {where}.{healthy}"
-        return {"state": state, "text": text, "blocks": finding["blocks"], "why": finding["why"]}
-    if "untrained" in by_key:
-        text = "Tokens do not collapse with depth, but attention averages in every block: this model looks untrained."
-        return {"state": "untrained", "text": text, "blocks": []}
-    warnings = [finding for finding in found if finding["severity"] == "warning"]
+def _verdict(view: DiagnosisView, findings: dict[str, Finding]) -> Verdict:
+    if (broken := findings.get("not_finite")) is not None:
+        return Verdict("broken", broken.text, broken.blocks)
+    if any(all(mean is None for mean in view.means(key)) for key in NEEDED):
+        return Verdict("unknown", f"No verdict: it needs values of both {' and '.join(NEEDED)}.")
+    if (collapse := findings.get("token_collapse")) is not None:
+        everywhere = len(collapse.blocks) == view.depth
+        where = "every block" if everywhere else blocks_text(collapse.blocks)
+        others = "" if everywhere else f" {_other_blocks(view, collapse.blocks)}"
+        state, verb = ("collapsed", "have collapsed") if collapse.severity == "severe" else ("collapsing", "collapse")
+        return Verdict(state, f"Tokens {verb} in {where}.{others}", collapse.blocks, collapse.why)
+    if "untrained" in findings:
+        text = "Tokens do not collapse with depth, but attention is uniform in every block: the model looks untrained."
+        return Verdict("untrained", text)
+    warnings = [finding for finding in findings.values() if finding.severity == "warning"]
     if warnings:
-        names = "; ".join(f"{f['title'].lower()} ({blocks_text(f['blocks'])})" for f in warnings)
-        text = f"Tokens do not collapse. Worth a look: {names}."
-        return {"state": "suspicious", "text": text, "blocks": warnings[0]["blocks"]}
-    cosine = [v for v in chart.series("token_cosine") if v is not None]
-    share = [v for v in chart.series("effective_rank", "share") if v is not None]
+        names = "; ".join(f"{finding.title.lower()} ({blocks_text(finding.blocks)})" for finding in warnings)
+        return Verdict("suspicious", f"Tokens do not collapse, but there are warnings: {names}.", warnings[0].blocks)
+    cosine = [v for v in view.means("token_cosine") if v is not None]
+    share = [v for v in view.means("effective_rank", "share") if v is not None]
     text = (
-        f"No action needed. Token similarity stays between {min(cosine):.2f} and {max(cosine):.2f}, effective rank "
-        f"between {min(share):.2f} and {max(share):.2f} of its largest value."
+        f"No action needed. Token similarity is between {min(cosine):.2f} and {max(cosine):.2f}, effective rank "
+        f"between {min(share):.2f} and {max(share):.2f} of its maximum."
     )
-    return {"state": "healthy", "text": text, "blocks": []}
+    return Verdict("healthy", text)
 
 
-def _rest(chart: DiagnosisView, blocks: list[int]) -> str:
-    rest = [b for b in range(chart.depth) if b not in blocks]
-    first = [b for b in rest if b < blocks[0]]
-    return f"The blocks before ({spans(first)}) are healthy." if first else f"{blocks_text(rest).capitalize()} recover."
+def _other_blocks(view: DiagnosisView, collapsed: list[int]) -> str:
+    others = [b for b in range(view.depth) if b not in collapsed]
+    earlier = [b for b in others if b < collapsed[0]]
+    blocks, verbs = (earlier, ("is healthy", "are healthy")) if earlier else (others, ("recovers", "recover"))
+    return f"{blocks_text(blocks).capitalize()} {verbs[len(blocks) > 1]}."

@@ -1,11 +1,13 @@
-"""The numbers behind the charts of a page, as small as they can be: columns by block, one for each model."""
+"""Data of the charts of a page: values by block, one entry per model, as small JSON."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from unsmooth.report.formatting import letter, number, part_label, part_meaning
 from unsmooth.report.values import (
+    Diagnoses,
     bound_pairs,
     column,
     has_numbers,
@@ -13,97 +15,98 @@ from unsmooth.report.values import (
     marked_blocks,
     merged,
     parts_of,
-    reference,
+    reference_series,
 )
-from unsmooth.report.words import letter, number, part_label, part_meaning
 
-Diagnoses = list[dict[str, Any]]
-POINTS = 300  # of a curve: more than a screen shows
+if TYPE_CHECKING:
+    from unsmooth.results.diagnosis import Diagnosis, Series, Spread, VitalResult
+
+Payload = dict[str, Any]  # what the scripts of the page read
+POINTS = 300  # per curve: more than a screen shows
 
 
-def curves(diagnoses: Diagnoses) -> list[dict[str, Any]]:
-    """Every vital that has a number a block, with all its parts."""
-    out = []
-    for key, facts in merged(diagnoses).items():
-        if facts["family"] == "theory":
+def curves(diagnoses: Diagnoses) -> list[Payload]:
+    """Every vital that has one number per block, with all its parts."""
+    payloads = []
+    for key, vital in merged(diagnoses).items():
+        if vital.family == "theory":
             continue
-        parts = [_part(diagnoses, key, part, series, facts) for part, series in parts_of(diagnoses, key).items()]
-        kept = [part for part in parts if part is not None]
-        if any(part["kind"] == "line" for part in kept):
-            out.append({
-                "key": key, "title": facts["title"], "low": number(facts["low"]), "high": number(facts["high"]),
-                "family": facts["family"], "parts": kept, "marks": [marked_blocks(d, key) for d in diagnoses],
+        parts = [_part(diagnoses, key, part, series, vital) for part, series in parts_of(diagnoses, key).items()]
+        shown = [part for part in parts if part is not None]
+        if any(part["kind"] == "line" for part in shown):
+            payloads.append({
+                "key": key, "title": vital.title, "low": number(vital.low), "high": number(vital.high),
+                "family": vital.family, "parts": shown, "marks": [marked_blocks(d, key) for d in diagnoses],
             })  # fmt: skip
-    return out
+    return payloads
 
 
-def _part(diagnoses: Diagnoses, key: str, part: str, series: list[Any], facts: Any) -> dict[str, Any] | None:
-    what = next((k for s in series if s is not None and (k := kind(part, s)) != "none"), "none")
-    described = {
-        "part": part, "label": part_label(part, facts["main"]), "kind": what,
-        "meaning": part_meaning(part, facts["meaning"]),
+def _part(diagnoses: Diagnoses, key: str, part: str, series: list[Series | None], vital: VitalResult) -> Payload | None:
+    kinds = [kind(part, s) for s in series if s is not None]
+    part_kind = next((k for k in kinds if k != "none"), "none")
+    payload = {
+        "part": part, "label": part_label(part), "kind": part_kind, "meaning": part_meaning(part, vital.meaning),
     }  # fmt: skip
-    if what == "line":
-        return described | {"by": [_line(d, key, part, s) for d, s in zip(diagnoses, series, strict=True)]}
-    if what in ("heads", "matrix"):
-        return described | {"by": [None if s is None else [_row(b, 4) for b in s] for s in series]}
+    if part_kind == "line":
+        return payload | {"by": [_line(d, key, part, s) for d, s in zip(diagnoses, series, strict=True)]}
+    if part_kind in ("heads", "matrix"):
+        return payload | {"by": [None if s is None else [_row(spread) for spread in s] for s in series]}
     return None
 
 
-def _line(diagnosis: dict[str, Any], key: str, part: str, series: list[Any] | None) -> dict[str, Any] | None:
-    if series is None or not has_numbers(column(series)):
+def _line(diagnosis: Diagnosis | None, key: str, part: str, series: Series | None) -> Payload | None:
+    if diagnosis is None or series is None or not has_numbers(column(series)):
         return None
-    line: dict[str, Any] = {"mean": column(series), "sd": column(series, "sd"), "n": column(series, "images")}
-    start = reference(diagnosis, key, part)
-    if has_numbers(column(start)):
-        line |= {"start": column(start), "startSd": column(start, "sd")}
+    line: Payload = {"mean": column(series), "sd": column(series, "sd"), "n": column(series, "images")}
+    reference = reference_series(diagnosis, key, part)
+    if has_numbers(column(reference)):
+        line |= {"random": column(reference), "randomSd": column(reference, "sd")}
     return line
 
 
-def _row(spread: Any, digits: int) -> list[float | None] | None:
-    mean = spread.get("mean") if spread else None
-    return [number(v, digits) for v in mean] if isinstance(mean, list) else None
+def _row(spread: Spread | None) -> list[float | None] | None:
+    if spread is None or not isinstance(spread.mean, list):
+        return None
+    return [number(v, 4) for v in spread.mean]
 
 
-def grids(diagnoses: Diagnoses) -> list[dict[str, Any]]:
-    """Curves by head and block (spectra, cumulative singular values), for small multiples."""
-    out = []
-    for key, facts in merged(diagnoses).items():
+def grids(diagnoses: Diagnoses) -> list[Payload]:
+    """Curves by head and block, such as spectra and cumulative singular values, for small multiples."""
+    payloads = []
+    for key, vital in merged(diagnoses).items():
         for part, series in parts_of(diagnoses, key).items():
             if not any(s is not None and kind(part, s) == "curves" for s in series):
                 continue
-            by = [None if s is None else [_heads(b) for b in s] for s in series]
+            by = [None if s is None else [_heads(spread) for spread in s] for s in series]
             if not any(v for model in by if model for block in model if block for head in block for v in head):
                 continue
-            out.append({
-                "key": key, "part": part, "title": facts["title"],
-                "meaning": part_meaning(part, facts["meaning"]),
+            payloads.append({
+                "key": key, "part": part, "title": vital.title, "meaning": part_meaning(part, vital.meaning),
                 "x": "frequency" if key == "attention_spectrum" else "singular values",
                 "log": key == "attention_spectrum",
                 "by": by,
             })  # fmt: skip
-    return out
+    return payloads
 
 
-def _heads(spread: Any) -> list[list[float | None]] | None:
-    mean = spread.get("mean") if spread else None
-    if not isinstance(mean, list):
+def _heads(spread: Spread | None) -> list[list[float | None]] | None:
+    if spread is None or not isinstance(spread.mean, list):
         return None
-    return [_thin([number(v, 4) for v in head]) for head in mean if isinstance(head, list)]
+    return [_thin([number(v, 4) for v in head]) for head in spread.mean if isinstance(head, list)]
 
 
 def _thin(curve: list[float | None]) -> list[float | None]:
-    """At most POINTS of a curve, the first and the last among them."""
+    """At most POINTS points of a curve, including the first and the last one."""
     if len(curve) <= POINTS:
         return curve
     return [curve[round(i * (len(curve) - 1) / (POINTS - 1))] for i in range(POINTS)]
 
 
-def bounds(diagnoses: Diagnoses) -> list[dict[str, Any]]:
-    """Theory: what a theorem allows, against what was measured."""
-    out = []
-    for key, facts in merged(diagnoses).items():
-        if facts["family"] != "theory":
+def bounds(diagnoses: Diagnoses) -> list[Payload]:
+    """Bounds of theorems and the measured values."""
+    payloads = []
+    for key, vital in merged(diagnoses).items():
+        if vital.family != "theory":
             continue
         parts = {p: s for p, s in parts_of(diagnoses, key).items() if any(v and kind(p, v) == "line" for v in s)}
         for bound, measured in bound_pairs(parts):
@@ -113,79 +116,89 @@ def bounds(diagnoses: Diagnoses) -> list[dict[str, Any]]:
                 for i in range(len(diagnoses))
             ]
             if any(has_numbers(b["bound"]) or has_numbers(b["measured"]) for b in by):
-                meaning = facts["meaning"]
-                out.append({
-                    "key": key, "title": facts["title"], "name": name, "by": by,
-                    "meaning": part_meaning(name, meaning), "log": _orders_apart(by, facts["formula"]),
-                    "measured": str(meaning.get(measured, meaning.get("*.measured", ""))) if bound is not None else "",
+                described = vital.meaning.get(measured, vital.meaning.get("*.measured", ""))
+                payloads.append({
+                    "key": key, "title": vital.title, "name": name, "by": by,
+                    "meaning": part_meaning(name, vital.meaning), "log": _needs_log(by, vital.formula),
+                    "measured": described if bound is not None else "",
                 })  # fmt: skip
-    return out
+    return payloads
 
 
-def _orders_apart(by: list[dict[str, list[float | None]]], formula: str) -> bool:
-    """Whether only a logarithm shows a bound and what it bounds; what is one already needs no second."""
-    values = [v for model in by for values in model.values() for v in values if v is not None]
+def _needs_log(by: list[dict[str, list[float | None]]], formula: str) -> bool:
+    """Whether bound and measurement are orders of magnitude apart and are not logarithms already."""
+    values = [v for model in by for column in model.values() for v in column if v is not None]
     return min(values) > 0 and max(values) / min(values) > 50 and re.search(r"\b(ln|log)\b", formula) is None
 
 
-def spectra(diagnoses: Diagnoses) -> list[dict[str, Any]]:
-    """Theory: singular values in descending order, one chart a vital with a line for each part and block."""
-    out = []
-    for key, facts in merged(diagnoses).items():
+def spectra(diagnoses: Diagnoses) -> list[Payload]:
+    """Singular values in descending order: one chart per vital, one line per part and block."""
+    payloads = []
+    for key, vital in merged(diagnoses).items():
         lines = [
             {"model": i, "block": block, "part": part_label(part.removesuffix("values").rstrip(".")), "values": values}
-            for part, series in reversed(parts_of(diagnoses, key).items())
-            for i, own in enumerate(series)
-            if own is not None and kind(part, own) == "values"
-            for block, spread in enumerate(own)
-            if (values := _row(spread, 4))
+            for part, by_model in reversed(parts_of(diagnoses, key).items())
+            for i, series in enumerate(by_model)
+            if series is not None and kind(part, series) == "values"
+            for block, spread in enumerate(series)
+            if (values := _row(spread))
         ]
         if lines:
-            out.append({"key": key, "title": facts["title"], "lines": lines})
-    return out
+            payloads.append({"key": key, "title": vital.title, "lines": lines})
+    return payloads
 
 
-def learned(diagnoses: Diagnoses) -> list[dict[str, Any]]:
-    """Remedy parameters by block, one chart for each remedy and parameter."""
-    out: dict[tuple[str, str], dict[str, Any]] = {}
+def learned(diagnoses: Diagnoses) -> list[Payload]:
+    """Parameters of remedies by block: one chart per remedy and parameter."""
+    payloads: dict[tuple[str, str], Payload] = {}
     for i, diagnosis in enumerate(diagnoses):
-        for row in diagnosis.get("learned") or []:
-            chart = out.setdefault(
-                (row["remedy"], row["parameter"]),
-                {"remedy": row["remedy"], "name": row["parameter"], "rows": [], "count": row["count"]},
+        for row in diagnosis.learned if diagnosis is not None else ():
+            payload = payloads.setdefault(
+                (row.remedy, row.parameter),
+                {"remedy": row.remedy, "name": row.parameter, "rows": [], "count": row.count},
             )
-            chart["rows"].append({
-                "model": i, "block": row["block"], "at": row["name"], "count": row["count"],
-                "mean": number(row["mean"]), "low": number(row["low"]), "high": number(row["high"]),
-                "quantiles": bool(row["quantiles"]),
-                "values": [number(v, 4) for v in row["values"]],
+            payload["rows"].append({
+                "model": i, "block": row.block, "at": row.name, "count": row.count, "mean": number(row.mean),
+                "low": number(row.low), "high": number(row.high), "quantiles": row.quantiles,
+                "values": [number(v, 4) for v in row.values],
             })  # fmt: skip
-    return list(out.values())
+    return list(payloads.values())
 
 
-def samples(diagnoses: Diagnoses) -> list[list[dict[str, Any]]]:
-    """Sample images of each model, as they come; a picture that is none is left out."""
-    out = []
-    for diagnosis in diagnoses:
-        kept = []
-        for sample in diagnosis.get("samples") or []:
-            if sample["blocks"]:
-                picture = str(sample.get("picture") or "")
-                kept.append({**sample, "picture": picture if picture.startswith("data:image/") else ""})
-        out.append(kept)
-    return out
-
-
-def models(diagnoses: Diagnoses, names: list[str]) -> list[dict[str, Any]]:
-    """What charts call the models."""
+def samples(diagnoses: Diagnoses) -> list[list[Payload]]:
+    """Sample images of each model that have maps. Only embedded pictures are included."""
     return [
-        {"name": name, "letter": letter(i), "blocks": len(d["model"]["blocks"])}
+        [
+            {
+                "name": sample.name,
+                "picture": sample.picture if sample.picture.startswith("data:image/") else "",
+                "blocks": {
+                    block: {
+                        "grid": entry.grid, "queries": entry.queries, "heads": entry.heads, "maps": entry.maps,
+                        "similarity": entry.similarity,
+                    }
+                    for block, entry in sample.blocks.items()
+                },
+            }
+            for sample in diagnosis.samples
+            if sample.blocks
+        ]
+        if diagnosis is not None
+        else []
+        for diagnosis in diagnoses
+    ]  # fmt: skip
+
+
+def models(diagnoses: Diagnoses, names: list[str]) -> list[Payload]:
+    """Name, letter and number of blocks of each model."""
+    return [
+        {"name": name, "letter": letter(i), "blocks": 0 if d is None else d.blocks}
         for i, (name, d) in enumerate(zip(names, diagnoses, strict=True))
     ]
 
 
-def chart_data(diagnoses: Diagnoses, names: list[str]) -> dict[str, Any]:
-    """All of it but the samples, which are large and have a place of their own."""
+def chart_data(diagnoses: Diagnoses, names: list[str]) -> Payload:
+    """Data of all charts except the samples, which are large and have their own script element."""
     return {
         "models": models(diagnoses, names),
         "curves": curves(diagnoses),

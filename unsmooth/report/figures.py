@@ -1,11 +1,11 @@
-"""Figures for print, drawn with matplotlib's objects so that nothing global is touched."""
+"""Figures of diagnoses for print, made with matplotlib's objects, without its global state."""
 
 from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -14,29 +14,41 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from unsmooth.report import panels
-from unsmooth.report.charts import bounds as bound_data
+from unsmooth.report.charts import bounds as bound_charts
 from unsmooth.report.charts import grids, spectra
-from unsmooth.report.charts import learned as learned_data
-from unsmooth.report.values import column, depth_of, has_numbers, main_part, merged, reference
-from unsmooth.report.words import FAMILIES, labels, letter
+from unsmooth.report.charts import learned as learned_charts
+from unsmooth.report.formatting import FAMILIES, letter, unique_names
+from unsmooth.report.values import (
+    Diagnoses,
+    column,
+    depth_of,
+    has_numbers,
+    main_part,
+    merged,
+    reference_series,
+    vital_of,
+)
 
-Diagnoses = list[dict[str, Any]]
+if TYPE_CHECKING:
+    from unsmooth.results.diagnosis import Diagnosis
+
 PAGE = 7.2  # inches: the width of two columns of a paper
-ALIKE = ("token_cosine", "attention_cosine", "high_frequency_ratio")
+SIMILARITY = ("token_cosine", "attention_cosine", "high_frequency_ratio")
 
 
-def all_figures(diagnoses: Diagnoses) -> dict[str, Figure]:
-    """Every figure that the data has."""
-    makers: dict[str, Callable[[Diagnoses], Figure | None]] = {
+def all_figures(diagnoses: Sequence[Diagnosis]) -> dict[str, Figure]:
+    """Every figure that has data, by name."""
+    names = unique_names(diagnosis.model.name for diagnosis in diagnoses)
+    makers: dict[str, Callable[[Sequence[Diagnosis], list[str]], Figure | None]] = {
         "depth": depth, "similarity": similarity, "spectrum": spectrum, "rank": rank, "bounds": bounds,
         "jacobian": jacobian, "maps": maps, "learned": learned,
     }  # fmt: skip
-    made = {name: maker(diagnoses) for name, maker in makers.items()}
-    return {name: figure for name, figure in made.items() if figure is not None and figure.axes}
+    figures = {name: maker(diagnoses, names) for name, maker in makers.items()}
+    return {name: figure for name, figure in figures.items() if figure is not None and figure.axes}
 
 
 def save(figure: Figure, format: str) -> bytes:
-    """A figure as the bytes of a file; equal data gives equal bytes."""
+    """The bytes of a figure file. Equal data gives equal bytes."""
     file = io.BytesIO()
     dateless: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(format, {})
     with rc_context({"svg.hashsalt": "unsmooth", "pdf.fonttype": 42}):
@@ -45,14 +57,14 @@ def save(figure: Figure, format: str) -> bytes:
 
 
 def new_figure(rows: int, columns: int, height: float, width: float = PAGE) -> tuple[Figure, list[Axes]]:
-    """A figure of panels that share a style, and its axes from left to right, row by row."""
+    """A figure with a grid of panels, and its axes row by row."""
     figure = Figure(figsize=(width, height * rows + 0.35), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
 def panelled(count: int, columns: int, height: float = 1.45) -> tuple[Figure, list[Axes]]:
-    """As many panels as asked for; those left over in the last row are taken away."""
+    """A figure with `count` panels; the rest of the last row stays empty."""
     columns = max(1, min(columns, count))
     width = PAGE if columns > 1 else PAGE / 2
     figure, axes = new_figure(-(-count // columns), columns, height, width)
@@ -62,57 +74,55 @@ def panelled(count: int, columns: int, height: float = 1.45) -> tuple[Figure, li
 
 
 @rc_context(panels.STYLE)
-def depth(diagnoses: Diagnoses, spread: bool = True) -> Figure:
-    """Every vital by depth, with its spread over images and the same architecture at random start."""
+def depth(diagnoses: Diagnoses, names: list[str], spread: bool = True) -> Figure:
+    """Every vital by depth, with its spread over images and its values at random initialisation."""
     order = list(FAMILIES)
-    known = sorted(merged(diagnoses).items(), key=lambda item: (*order, item[1]["family"]).index(item[1]["family"]))
-    return _curves(diagnoses, [key for key, facts in known if facts["family"] != "theory"], 4, spread=spread)
+    vitals = sorted(merged(diagnoses).items(), key=lambda item: (*order, item[1].family).index(item[1].family))
+    keys = [key for key, vital in vitals if vital.family != "theory"]
+    return _curves(diagnoses, names, keys, 4, spread=spread)
 
 
 @rc_context(panels.STYLE)
-def similarity(diagnoses: Diagnoses) -> Figure | None:
+def similarity(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
     """Similarity of tokens and of maps by depth."""
-    known = merged(diagnoses)
-    figure = _curves(diagnoses, [key for key in ALIKE if key in known], 3, 1.9)
+    vitals = merged(diagnoses)
+    figure = _curves(diagnoses, names, [key for key in SIMILARITY if key in vitals], 3, 1.9)
     return figure if any(ax.lines for ax in figure.axes) else None
 
 
-def _curves(diagnoses: Diagnoses, keys: list[str], columns: int, height: float = 1.45, spread: bool = True) -> Figure:
-    known = merged(diagnoses)
-    keys = [k for k in keys if any(k in d["vitals"] and main_part(d["vitals"][k]) is not None for d in diagnoses)]
+def _curves(
+    diagnoses: Diagnoses, names: list[str], keys: list[str], columns: int, height: float = 1.45, spread: bool = True
+) -> Figure:
+    vitals = merged(diagnoses)
+    keys = [key for key in keys if any(main_part(vital_of(d, key)) is not None for d in diagnoses)]
     figure, axes = panelled(max(1, len(keys)), columns, height)
     if not keys:
-        axes[0].text(0.5, 0.5, "no vital has a number for any block", ha="center", va="center", fontsize=7)
+        axes[0].text(0.5, 0.5, "no vital has a value for any block", ha="center", va="center", fontsize=7)
         axes[0].set_axis_off()
-    started = False
+    has_reference = False
     for ax, key in zip(axes, keys, strict=False):
-        panels.by_block(ax, depth_of(diagnoses), known[key]["title"])
-        for i, d in enumerate(diagnoses):
-            part = main_part(d["vitals"][key]) if key in d["vitals"] else None
-            if part is None:
+        panels.by_block(ax, depth_of(diagnoses), vitals[key].title)
+        for i, diagnosis in enumerate(diagnoses):
+            part = main_part(vital_of(diagnosis, key))
+            if diagnosis is None or part is None:
                 continue
-            series = d["vitals"][key]["parts"][part]
-            limits = (known[key]["low"], known[key]["high"]) if part == known[key]["main"] else (None, None)
+            series = diagnosis.vitals[key].parts[part]
+            limits = (vitals[key].low, vitals[key].high) if part == vitals[key].main else (None, None)
             panels.line(ax, column(series), column(series, "sd") if spread else None, i, limits)
-            start = reference(d, key, part)
-            if has_numbers(column(start)):
-                panels.start(
-                    ax,
-                    column(start),
-                    column(start, "sd") if spread else None,
-                    i if len(diagnoses) > 1 else None,
-                    limits,
-                )
-                started = True
+            random = reference_series(diagnosis, key, part)
+            if has_numbers(column(random)):
+                sd = column(random, "sd") if spread else None
+                panels.random_line(ax, column(random), sd, i if len(diagnoses) > 1 else None, limits)
+                has_reference = True
     for ax in axes[-columns:]:
         ax.set_xlabel("block")
-    panels.legend(figure, labels(diagnoses), started)
+    panels.legend(figure, unique_names(names), has_reference)
     return figure
 
 
 @rc_context(panels.STYLE)
-def spectrum(diagnoses: Diagnoses) -> Figure | None:
-    """Spectra of attention maps: heads × blocks."""
+def spectrum(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
+    """Spectra of attention maps, heads × blocks."""
     grid = next((g for g in grids(diagnoses) if g["key"] == "attention_spectrum"), None)
     if grid is None:
         return None
@@ -126,18 +136,18 @@ def spectrum(diagnoses: Diagnoses) -> Figure | None:
         axes[h * blocks].set_ylabel(f"head {h}", fontsize=6)
     for b in range(blocks):
         axes[b].set_title(f"block {b}", fontsize=6)
-    note = "along: frequency, 0 to the highest; up: ‖Λ‖₂, three decades"
-    panels.legend(figure, labels(diagnoses), False, note=note)
+    note = "x: frequency, from 0 to the highest; y: ‖Λ‖₂, three decades"
+    panels.legend(figure, names, False, note=note)
     return figure
 
 
 @rc_context(panels.STYLE)
-def rank(diagnoses: Diagnoses) -> Figure | None:
-    """Cumulative singular values of attention maps, mean over heads, one line a block."""
+def rank(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
+    """Cumulative singular values of attention maps, mean over heads, one line per block."""
     grid = next((g for g in grids(diagnoses) if g["key"] == "equivalent_rank"), None)
     if grid is None:
         return None
-    shown = [(name, m) for name, m in zip(labels(diagnoses), grid["by"], strict=True) if m and any(m)]
+    shown = [(name, m) for name, m in zip(names, grid["by"], strict=True) if m and any(m)]
     figure, axes = panelled(len(shown), 3, 2.3)
     for ax, (name, model) in zip(axes, shown, strict=True):
         panels.cumulative(figure, ax, [None if b is None else np.array(b, dtype=float) for b in model])
@@ -146,78 +156,78 @@ def rank(diagnoses: Diagnoses) -> Figure | None:
 
 
 @rc_context(panels.STYLE)
-def bounds(diagnoses: Diagnoses) -> Figure | None:
-    """What theorems allow, against what was measured."""
-    found = [chart for chart in bound_data(diagnoses) if any(has_numbers(b["bound"]) for b in chart["by"])]
-    if not found:
+def bounds(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
+    """Bounds of theorems and the measured values."""
+    charts = [chart for chart in bound_charts(diagnoses) if any(has_numbers(b["bound"]) for b in chart["by"])]
+    if not charts:
         return None
-    figure, axes = panelled(len(found), 3, 1.8)
-    for ax, bound in zip(axes, found, strict=True):
+    figure, axes = panelled(len(charts), 3, 1.8)
+    for ax, bound in zip(axes, charts, strict=True):
         panels.by_block(ax, depth_of(diagnoses), f"{bound['title']} {bound['name']}".strip())
         for i, values in enumerate(bound["by"]):
             panels.bound(ax, values["bound"], values["measured"], i)
         if bound["log"]:
             ax.set_yscale("log")
-    panels.legend(figure, labels(diagnoses), False, bound=True)
+    panels.legend(figure, names, False, bound=True)
     return figure
 
 
 @rc_context(panels.STYLE)
-def jacobian(diagnoses: Diagnoses) -> Figure | None:
+def jacobian(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
     """Singular values of a Jacobian, with and without the skip."""
-    found = spectra(diagnoses)
-    if not found:
+    charts = spectra(diagnoses)
+    if not charts:
         return None
-    figure, axes = panelled(len(found), 3, 2.1)
-    for ax, chart in zip(axes, found, strict=True):
+    figure, axes = panelled(len(charts), 3, 2.1)
+    for ax, chart in zip(axes, charts, strict=True):
         ax.set_title(panels.literal(chart["title"]), loc="left")
         ax.set_yscale("log")
         ax.set_xlabel("share of singular values")
-        for k, one in enumerate(chart["lines"]):
-            label = f"{one['part']}, block {one['block']}"
-            panels.singular(ax, one["values"], k, f"{letter(one['model'])}, {label}" if len(diagnoses) > 1 else label)
+        for k, line in enumerate(chart["lines"]):
+            label = f"{line['part']}, block {line['block']}"
+            panels.singular(ax, line["values"], k, f"{letter(line['model'])}, {label}" if len(diagnoses) > 1 else label)
         ax.legend(frameon=False, fontsize=6)
     return figure
 
 
 @rc_context(panels.STYLE)
-def maps(diagnoses: Diagnoses) -> Figure | None:
+def maps(diagnoses: Sequence[Diagnosis], names: list[str]) -> Figure | None:
     """Attention and token similarity of the middle patch of the first sample image, block by block."""
     rows = []
-    for i, d in enumerate(diagnoses):
-        sample = next((s for s in d.get("samples") or [] if s["blocks"]), None)
+    for i, diagnosis in enumerate(diagnoses):
+        sample = next((s for s in diagnosis.samples if s.blocks), None)
         for kind in ("maps", "similarity"):
-            if sample is not None and any(kind in entry for entry in sample["blocks"].values()):
+            if sample is not None and any(getattr(entry, kind) for entry in sample.blocks.values()):
                 rows.append((letter(i), kind, sample))
     if not rows:
         return None
-    chosen = [panels.spread_out(sorted(map(int, sample["blocks"])), 8) for _, _, sample in rows]
-    columns = 1 + max(len(blocks) for blocks in chosen)
+    shown = [panels.spread_out(sorted(sample.blocks), 8) for _, _, sample in rows]
+    columns = 1 + max(len(blocks) for blocks in shown)
     figure, axes = new_figure(len(rows), columns, PAGE / columns + 0.12)
-    for at, ((model, kind, sample), blocks) in enumerate(zip(rows, chosen, strict=True)):
-        line = axes[at * columns : (at + 1) * columns]
+    for row, ((model, kind, sample), blocks) in enumerate(zip(rows, shown, strict=True)):
+        line = axes[row * columns : (row + 1) * columns]
         panels.picture(line[0], sample)
         line[0].set_ylabel(f"{model}  {'attention' if kind == 'maps' else 'similarity'}", fontsize=6)
         for ax, block in zip(line[1:], blocks, strict=False):
             panels.sample_map(ax, sample, block, kind)
         for ax in line[1 + len(blocks) :]:
             figure.delaxes(ax)
-    names = (f"{letter(i)}  {name}" for i, name in enumerate(labels(diagnoses)))
-    figure.supxlabel(panels.literal("\n".join(names)), fontsize=6.5)
+    legend = (f"{letter(i)}  {name}" for i, name in enumerate(names))
+    figure.supxlabel(panels.literal("\n".join(legend)), fontsize=6.5)
     return figure
 
 
 @rc_context(panels.STYLE)
-def learned(diagnoses: Diagnoses) -> Figure | None:
-    """Remedy parameters by block."""
-    found = [c for c in learned_data(diagnoses) if any(r["block"] is not None for r in c["rows"])]
-    if not found:
+def learned(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
+    """Parameters of remedies by block."""
+    charts = [c for c in learned_charts(diagnoses) if any(r["block"] is not None for r in c["rows"])]
+    if not charts:
         return None
-    figure, axes = panelled(len(found), 3, 1.8)
-    for ax, chart in zip(axes, found, strict=True):
+    figure, axes = panelled(len(charts), 3, 1.8)
+    for ax, chart in zip(axes, charts, strict=True):
         panels.by_block(ax, depth_of(diagnoses), f"{chart['remedy']}: {chart['name']}")
         ax.axhline(0, color="0.6", linewidth=0.6, linestyle=":")
         for i in range(len(diagnoses)):
             panels.parameter(ax, [r for r in chart["rows"] if r["model"] == i and r["block"] is not None], i)
-    panels.legend(figure, labels(diagnoses), False)
+    panels.legend(figure, names, False)
     return figure

@@ -1,53 +1,74 @@
-"""The strip of blocks: a table of vitals by block, each row on its own scale."""
+"""The heatmap of a page: vitals by block, each row on its own scale."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from unsmooth.report.values import column, main_part, marked_blocks, merged
-from unsmooth.report.words import part_label
+from unsmooth.report.formatting import part_label
+from unsmooth.report.values import Diagnoses, column, main_part, marked_blocks, merged, vital_of
+
+if TYPE_CHECKING:
+    from unsmooth.results.diagnosis import Diagnosis, VitalResult
 
 
-def strip(diagnoses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the strip: one for each vital, with the cells of each model on the vital's own scale from 0 to 1."""
+@dataclass
+class Cell:
+    """One block. `level` is the value on the scale of the row, from 0 to 1; `reason` says why there is no value."""
+
+    block: int
+    marked: bool
+    value: float | None
+    sd: float | None
+    images: int | None
+    level: float | None
+    reason: str
+
+
+@dataclass
+class ModelCells:
+    """The cells of one model, by its index."""
+
+    index: int
+    cells: list[Cell]
+
+
+@dataclass
+class Row:
+    """One vital, with its range over all models."""
+
+    key: str
+    title: str
+    family: str
+    part: str
+    low: float
+    high: float
+    models: list[ModelCells]
+
+
+def heatmap(diagnoses: Diagnoses) -> list[Row]:
+    """One row per vital that has one number per block."""
     rows = []
-    for key, facts in merged(diagnoses).items():
-        if facts["family"] == "theory":
+    for key, vital in merged(diagnoses).items():
+        shown = [(i, d, main_part(vital_of(d, key))) for i, d in enumerate(diagnoses)]
+        shown_parts = [(i, d, part) for i, d, part in shown if d is not None and part is not None]
+        if vital.family == "theory" or not shown_parts:
             continue
-        models, seen = [], []
-        for i, d in enumerate(diagnoses):
-            own = d["vitals"].get(key)
-            part = main_part(own) if own is not None else None
-            if own is None or part is None:
-                continue
-            series = own["parts"][part]
-            marked = set(marked_blocks(d, key))
-            models.append((i, part, own, marked, column(series), column(series, "sd"), column(series, "images")))
-            seen += [v for v in column(series) if v is not None]
-        if models:
-            rows.append(_row(key, facts, models, min(seen), max(seen)))
+        values = [v for _, d, part in shown_parts for v in column(d.vitals[key].parts[part]) if v is not None]
+        low, high = min(values), max(values)
+        cells = [ModelCells(i, _cells(d, key, part, low, high)) for i, d, part in shown_parts]
+        part = shown_parts[0][2]
+        rows.append(Row(key, vital.title, vital.family, part_label(part) if part else "", low, high, cells))
     return rows
 
 
-def _row(key: str, facts: Any, models: list[Any], low: float, high: float) -> dict[str, Any]:
-    width = high - low
-
-    def cell(
-        own: Any, marked: set[int], block: int, value: float | None, sd: float | None, images: float | None
-    ) -> dict[str, Any]:
-        level = None if value is None else 0.0 if width <= 0 else (value - low) / width
-        return {
-            "block": block, "marked": block in marked, "value": value, "sd": sd,
-            "images": None if images is None else int(images),
-            "level": None if level is None else round(level, 3),
-            "reason": "" if value is not None else str(own["skipped"].get(str(block), "not measured")),
-        }  # fmt: skip
-
-    return {
-        "key": key, "title": facts["title"], "family": facts["family"], "low": low, "high": high,
-        "part": part_label(models[0][1]) if models[0][1] else "",
-        "models": [
-            {"index": i, "cells": [cell(own, marked, b, *v) for b, v in enumerate(zip(mean, sd, n, strict=True))]}
-            for i, _, own, marked, mean, sd, n in models
-        ],
-    }  # fmt: skip
+def _cells(diagnosis: Diagnosis, key: str, part: str, low: float, high: float) -> list[Cell]:
+    vital: VitalResult = diagnosis.vitals[key]
+    series, marked = vital.parts[part], set(marked_blocks(diagnosis, key))
+    cells = []
+    for block, (value, sd) in enumerate(zip(column(series), column(series, "sd"), strict=True)):
+        spread = series[block]
+        level = None if value is None else round((value - low) / (high - low), 3) if high > low else 0.0
+        reason = "" if value is not None else vital.skipped.get(block, "not measured")
+        cells.append(Cell(block, block in marked, value, sd, spread.images if spread else None, level, reason))
+    return cells

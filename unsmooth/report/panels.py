@@ -1,4 +1,4 @@
-"""What stands in one panel of a figure for print."""
+"""The contents of one panel of a figure for print."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import binascii
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -17,6 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+
+if TYPE_CHECKING:
+    from unsmooth.results.diagnosis import Sample
 
 COLOURS = ("#0072b2", "#d55e00", "#00875f", "#b0528a", "#a87400", "#55606b")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (8, 2)), (0, (1, 1.5)))
@@ -32,7 +35,7 @@ Limits = tuple[float | None, float | None]
 
 
 def look(i: int) -> dict[str, Any]:
-    """Colour and dash of a model. There are six of each: the seventh model has the first colour with another dash."""
+    """Colour and dash of a model. There are six of each; the seventh model has the first colour with another dash."""
     return {"color": COLOURS[i % 6], "linestyle": DASHES[(i + i // 6) % 6]}
 
 
@@ -41,12 +44,12 @@ def marker(i: int) -> str:
 
 
 def literal(text: str) -> str:
-    """Text as it is: a dollar sign in a file name starts no formula."""
+    """Text without formulas: dollar signs are escaped."""
     return text.replace("$", r"\$")
 
 
 def floats(values: Values) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """None becomes NaN, which matplotlib leaves out."""
+    """An array with NaN for None, which matplotlib leaves out."""
     return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
 
 
@@ -57,22 +60,22 @@ def by_block(ax: Axes, blocks: int, title: str) -> None:
 
 
 def around(mean: Values, sd: Values, limits: Limits) -> tuple[Any, Any]:
-    """One standard deviation to both sides, as far as the vital can reach."""
+    """One standard deviation to both sides, within the range of the vital."""
     low, high = (-np.inf if limits[0] is None else limits[0]), (np.inf if limits[1] is None else limits[1])
     y, s = floats(mean), floats(sd)
     return np.clip(y - s, low, high), np.clip(y + s, low, high)
 
 
 def line(ax: Axes, mean: Values, sd: Values | None, i: int, limits: Limits) -> None:
-    """A mean and its spread."""
+    """A mean by block and its spread."""
     x, y = np.arange(len(mean)), floats(mean)
     if sd is not None:
         ax.fill_between(x, *around(mean, sd, limits), color=look(i)["color"], alpha=0.16, linewidth=0)
     ax.plot(x, y, **look(i), linewidth=1.2, marker="o", markersize=2)
 
 
-def start(ax: Axes, mean: Values, sd: Values | None, i: int | None, limits: Limits) -> None:
-    """The same architecture at random start."""
+def random_line(ax: Axes, mean: Values, sd: Values | None, i: int | None, limits: Limits) -> None:
+    """The same architecture at random initialisation."""
     x, y = np.arange(len(mean)), floats(mean)
     colour = GREY if i is None else COLOURS[i % len(COLOURS)]
     if sd is not None:
@@ -88,17 +91,17 @@ def bound(ax: Axes, allowed: Values, measured: Values, i: int) -> None:
 
 
 def singular(ax: Axes, values: Values, k: int, label: str) -> None:
-    """Singular values in descending order; zeros have no logarithm and are left out."""
+    """Singular values in descending order, without zeros."""
     y = floats(values)
     y[y <= 0] = np.nan
     ax.plot(np.arange(1, len(y) + 1) / len(y), y, label=literal(label), linewidth=1.1, **look(k))
 
 
-def legend(figure: Figure, names: list[str], started: bool, bound: bool = False, note: str | None = None) -> None:
-    """Under the figure: the models, and what a dotted or dashed line is."""
+def legend(figure: Figure, names: list[str], reference: bool, bound: bool = False, note: str | None = None) -> None:
+    """A legend below the figure: the models, and the meaning of dotted and dashed lines."""
     handles = [Line2D([], [], **look(i), linewidth=1.2, label=literal(name)) for i, name in enumerate(names)]
-    if started:
-        handles.append(Line2D([], [], color=GREY, linestyle=":", linewidth=0.9, label="random start"))
+    if reference:
+        handles.append(Line2D([], [], color=GREY, linestyle=":", linewidth=0.9, label="random initialisation"))
     if bound:
         handles.append(Line2D([], [], color="0.3", linestyle="--", linewidth=0.9, label="bound"))
         handles.append(Line2D([], [], color="0.3", linewidth=1.3, label="measured"))
@@ -106,7 +109,7 @@ def legend(figure: Figure, names: list[str], started: bool, bound: bool = False,
 
 
 def keys_below(figure: Figure, handles: list[Line2D], columns: int, note: str | None = None) -> None:
-    """A legend under the figure, which grows by what a long one needs. Long names get a line each."""
+    """A legend below the figure, with one line per entry if names are long."""
     if max(len(str(h.get_label())) for h in handles) > 40:
         columns = 1
     lines = -(-len(handles) // columns)
@@ -116,7 +119,7 @@ def keys_below(figure: Figure, handles: list[Line2D], columns: int, note: str | 
 
 
 def pick(model: Any, block: int, head: int) -> Values | None:
-    """A curve, or None where this model has no such block or head."""
+    """A curve, or None if this model has no such block or head."""
     if not model or block >= len(model) or not model[block] or head >= len(model[block]):
         return None
     curve: Values = model[block][head]
@@ -152,14 +155,14 @@ def cumulative(figure: Figure, ax: Axes, blocks: list[Any]) -> None:
 
 
 def spread_out(items: list[int], most: int) -> list[int]:
-    """At most so many of the items, the first and the last among them."""
+    """At most `most` of the items, including the first and the last one."""
     if len(items) <= most:
         return items
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
 
 
-def picture(ax: Axes, sample: Any) -> None:
-    """The image itself, where it can be read."""
+def picture(ax: Axes, sample: Sample) -> None:
+    """The image itself, if it can be read."""
     ax.set_xticks([])
     ax.set_yticks([])
     pixels = _pixels(sample)
@@ -169,8 +172,8 @@ def picture(ax: Axes, sample: Any) -> None:
         spine.set_visible(False)
 
 
-def _pixels(sample: Any) -> Any:
-    uri = str(sample.get("picture") or "")
+def _pixels(sample: Sample) -> Any:
+    uri = sample.picture
     if not uri.startswith("data:image/"):
         return None
     try:
@@ -180,27 +183,28 @@ def _pixels(sample: Any) -> Any:
         return None
 
 
-def sample_map(ax: Axes, sample: Any, block: int, kind: str) -> None:
-    """One map of the query nearest to the middle, mean over heads, with the query marked."""
+def sample_map(ax: Axes, sample: Sample, block: int, kind: str) -> None:
+    """The map of the query nearest to the middle, mean over heads, with a mark at the query."""
     ax.set_xticks([])
     ax.set_yticks([])
     ax.set_title(f"block {block}", fontsize=6)
-    entry = sample["blocks"].get(str(block)) or {}
-    if kind not in entry:
+    entry = sample.blocks[block]
+    encoded = getattr(entry, kind)
+    if encoded is None:
         ax.set_axis_off()
         return
-    h, w = entry["grid"]
-    queries = np.array(entry["queries"])
+    h, w = entry.grid
+    queries = np.array(entry.queries)
     q = int(np.abs(queries - np.array([h, w]) / 2).sum(axis=1).argmin())
-    heads = entry["heads"] if kind == "maps" else 1
-    maps = np.frombuffer(base64.b64decode(entry[kind]), dtype=np.uint8).reshape(heads, len(queries), h, w)
+    heads = entry.heads if kind == "maps" else 1
+    maps = np.frombuffer(base64.b64decode(encoded), dtype=np.uint8).reshape(heads or 1, len(queries), h, w)
     ax.imshow(maps[:, q].mean(axis=0), cmap="inferno", vmin=0, vmax=255 if kind == "similarity" else None)
     row, column = queries[q]
     ax.plot([column], [row], marker="s", markersize=3, markerfacecolor="none", color="white", markeredgewidth=0.8)
 
 
 def parameter(ax: Axes, rows: list[Any], i: int) -> None:
-    """A learned parameter: dots for few values, bands of quantiles for many, a line for the mean."""
+    """A learned parameter: dots for few values, bands of quantiles for many, and a line for the mean."""
     colour = COLOURS[i % len(COLOURS)]
     rows = sorted(rows, key=lambda r: r["block"])
     if not rows:

@@ -1,4 +1,4 @@
-"""A diagnosis or a trial for people to look at: one page that opens offline, or figures for print, from JSON alone."""
+"""Reports of diagnoses and trials: a page that opens offline, or figures for print."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from unsmooth.errors import UnsmoothError, unknown
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from unsmooth.results.trial import Trial
+    from unsmooth.results.diagnosis import Diagnosis
 
 FORMATS = ("html", "png", "svg", "pdf")
-Diagnoses = Sequence[dict[str, Any]]
 
 
-def render(diagnoses: Diagnoses, format: str) -> bytes:
-    """One report of one or more diagnoses, laid over each other: a page ("html") or the figure of depth for print."""
+def render(diagnoses: Sequence[Diagnosis], format: str) -> bytes:
+    """One report of one or more diagnoses: a page ("html"), or a figure of all vitals by depth."""
     if format not in FORMATS:
         raise unknown("format of a report", format, FORMATS)
     if not diagnoses:
-        raise UnsmoothError("a report needs at least one diagnosis")
+        raise UnsmoothError("a report needs at least one diagnosis (got none)")
     if format == "html":
         from unsmooth.report.page import page
 
-        return page(list(diagnoses)).encode()
+        return page(diagnoses).encode()
     from unsmooth.report.figures import depth, save
 
-    return save(depth(list(diagnoses)), format)
+    return save(depth(diagnoses, [diagnosis.model.name for diagnosis in diagnoses]), format)
 
 
-def diagnosis_figures(diagnoses: Diagnoses) -> dict[str, Figure]:
-    """Figures for papers, by name; only those that the data has: depth, similarity, spectrum, rank, bounds,
-    jacobian, maps, learned."""
+def diagnosis_figures(diagnoses: Sequence[Diagnosis]) -> dict[str, Figure]:
+    """Figures for print by name: depth, similarity, spectrum, rank, bounds, jacobian, maps and learned.
+
+    Figures without data are left out.
+    """
     if not diagnoses:
-        raise UnsmoothError("figures need at least one diagnosis")
+        raise UnsmoothError("figures need at least one diagnosis (got none)")
     from unsmooth.report.figures import all_figures
 
-    return all_figures(list(diagnoses))
+    return all_figures(diagnoses)
 
 
 def render_trial(trial: Trial, format: str) -> bytes:

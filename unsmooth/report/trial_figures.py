@@ -32,7 +32,7 @@ def all_figures(trial: Trial) -> dict[str, Figure]:
 
 
 def _names(trial: Trial) -> list[str]:
-    return labels(trial_values.as_diagnoses(trial))
+    return unique_names(arm["name"] for arm in trial["arms"])
 
 
 @rc_context(panels.STYLE)
@@ -114,7 +114,7 @@ def depth(trial: Trial) -> Figure | None:
     """Vitals by depth of the final models."""
     diagnoses = trial_values.as_diagnoses(trial)
     few = len(diagnoses) <= trial_values.FEW
-    return depth_of_diagnoses(diagnoses, spread=few) if any(d["vitals"] for d in diagnoses) else None
+    return depth_of_diagnoses(diagnoses, _names(trial), few) if any(d and d.vitals for d in diagnoses) else None
 
 
 @rc_context(panels.STYLE)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unsmooth.report import trial_rows, trial_values, words
+from unsmooth.report import formatting as words
+from unsmooth.report import trial_rows, trial_values
 from unsmooth.report.charts import curves, models
 from unsmooth.report.page import STATES, assets, by_family, by_reason, environment
 from unsmooth.report.values import merged
@@ -19,7 +20,7 @@ NO_DIAGNOSIS = "No final model was diagnosed."
 def trial_page(trial: Trial) -> str:
     """The HTML page of a trial."""
     diagnoses = trial_values.as_diagnoses(trial)
-    names = words.labels(diagnoses)
+    names = words.unique_names(arm["name"] for arm in trial["arms"])
     data: dict[str, Any] = {
         "models": models(diagnoses, names),
         "curves": curves(diagnoses),

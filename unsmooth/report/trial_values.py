@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from unsmooth.report.formatting import number
 from unsmooth.report.values import merged
-from unsmooth.report.words import number
+
+if TYPE_CHECKING:
+    from unsmooth.results.diagnosis import Diagnosis
 
 if TYPE_CHECKING:
     from unsmooth.results.trial import Arm, Difference, Speed, Trial

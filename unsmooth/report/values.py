@@ -1,15 +1,31 @@
-"""Numbers out of a diagnosis, as the page and the figures both want them."""
+"""Numbers of diagnoses in the form that pages and figures need.
+
+A list of diagnoses may hold None: an arm of a trial that was not diagnosed keeps its place, and with it its colour.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from unsmooth.report.words import number
+from unsmooth.report.formatting import number
 
-Facts = dict[str, Any]
+if TYPE_CHECKING:
+    from unsmooth.results.diagnosis import Diagnosis, Series, VitalResult
+
+Diagnoses = Sequence["Diagnosis | None"]
 
 
-def deep(value: Any) -> int:
+def kind(part: str, series: Series) -> str:
+    """The kind of a part's values: "line", "heads", "matrix", "values" (a spectrum), "curves" or "none"."""
+    nesting = max((_nesting(spread.mean) for spread in series if spread is not None), default=-1)
+    if nesting == 1:
+        last = part.split(".")[-1]
+        return last if last in ("matrix", "values") else "heads"
+    return {-1: "none", 0: "line", 2: "curves"}.get(nesting, "none")
+
+
+def _nesting(value: Any) -> int:
     """0: a number; 1: a list of numbers (heads, or a row of a matrix); 2: heads × curve."""
     depth = 0
     while isinstance(value, list):
@@ -17,91 +33,71 @@ def deep(value: Any) -> int:
     return depth
 
 
-def kind(part: str, series: list[Any]) -> str:
-    """What a part's values are: "line", "heads", "matrix", "values" (a spectrum), "curves"; "none" without a value."""
-    depth = max((deep(s.get("mean")) for s in series if s), default=-1)
-    if depth == 1:
-        last = part.split(".")[-1]
-        return last if last in ("matrix", "values") else "heads"
-    return {-1: "none", 0: "line", 2: "curves"}.get(depth, "none")
+def column(series: Series | None, name: str = "mean") -> list[float | None]:
+    """One number per block: the mean, or "sd" or "images"."""
+    return [None if spread is None else number(getattr(spread, name)) for spread in series or []]
 
 
-def column(series: list[Any] | None, name: str = "mean") -> list[float | None]:
-    """One number a block."""
-    return [number(s.get(name)) if s else None for s in series or []]
-
-
-def has_numbers(values: list[float | None]) -> bool:
+def has_numbers(values: Iterable[float | None]) -> bool:
     return any(v is not None for v in values)
 
 
-def main_part(facts: Facts) -> str | None:
-    """The part that stands for a vital: the one it names, or else its first that is one number a block."""
-    parts = facts["parts"]
-    for part in (facts["main"], *parts):
-        if part in parts and kind(part, parts[part]) == "line" and has_numbers(column(parts[part])):
-            return str(part)
+def main_part(vital: VitalResult | None) -> str | None:
+    """The part to show for a vital: its main part, or else its first part with one number per block."""
+    if vital is not None:
+        for part in (vital.main, *vital.parts):
+            series = vital.parts.get(part, [])
+            if kind(part, series) == "line" and has_numbers(column(series)):
+                return part
     return None
 
 
-def main_column(facts: Facts | None) -> list[float | None]:
-    part = None if facts is None else main_part(facts)
-    return [] if facts is None or part is None else column(facts["parts"][part])
+def vital_of(diagnosis: Diagnosis | None, key: str) -> VitalResult | None:
+    return None if diagnosis is None else diagnosis.vitals.get(key)
 
 
-def reference(diagnosis: dict[str, Any], key: str, part: str) -> list[Any]:
-    """The same part of the same vital at random start, or nothing."""
-    start = diagnosis.get("reference") or {}
-    return (start.get("vitals", {}).get(key) or {}).get(part) or []
+def reference_series(diagnosis: Diagnosis, key: str, part: str) -> Series:
+    """The same part of the same vital at random initialisation; empty if it was not measured."""
+    return [] if diagnosis.reference is None else diagnosis.reference.vitals.get(key, {}).get(part, [])
 
 
-def merged(diagnoses: list[dict[str, Any]]) -> dict[str, Facts]:
-    """What is said of every vital that any of the diagnoses has; its numbers stay where they are."""
-    out: dict[str, Facts] = {}
+def merged(diagnoses: Diagnoses) -> dict[str, VitalResult]:
+    """The description of every vital that any of the diagnoses has."""
+    vitals: dict[str, VitalResult] = {}
     for diagnosis in diagnoses:
-        for key, facts in diagnosis["vitals"].items():
-            out.setdefault(key, facts)
-    return out
+        for key, vital in diagnosis.vitals.items() if diagnosis is not None else ():
+            vitals.setdefault(key, vital)
+    return vitals
 
 
-def parts_of(diagnoses: list[dict[str, Any]], key: str) -> dict[str, list[list[Any] | None]]:
-    """Every part of a vital, with one series (or None) for each diagnosis. The main part comes first."""
+def parts_of(diagnoses: Diagnoses, key: str) -> dict[str, list[Series | None]]:
+    """Every part of a vital, with one series or None per diagnosis. The main part comes first."""
+    vitals = [vital_of(diagnosis, key) for diagnosis in diagnoses]
     names: dict[str, None] = {}
-    for d in diagnoses:
-        facts = d["vitals"].get(key)
-        if facts is not None:
-            main = main_part(facts)
-            names |= dict.fromkeys([main] if main is not None else []) | dict.fromkeys(sorted(facts["parts"]))
-    return {p: [(d["vitals"].get(key) or {"parts": {}})["parts"].get(p) for d in diagnoses] for p in names}
+    for vital in vitals:
+        if vital is not None:
+            main = main_part(vital)
+            names |= dict.fromkeys([main] if main is not None else []) | dict.fromkeys(sorted(vital.parts))
+    return {part: [None if vital is None else vital.parts.get(part) for vital in vitals] for part in names}
 
 
-def depth_of(diagnoses: list[dict[str, Any]]) -> int:
-    return max(len(d["model"]["blocks"]) for d in diagnoses)
+def depth_of(diagnoses: Diagnoses) -> int:
+    """The largest number of blocks."""
+    return max(0 if diagnosis is None else diagnosis.blocks for diagnosis in diagnoses)
 
 
-def measured_name(part: str) -> str:
-    """The part that was measured, of a bound's name."""
-    return f"{part}.measured" if part else "measured"
-
-
-def bound_pairs(parts: Any) -> list[tuple[str | None, str]]:
-    """Parts of a theory vital as (bound, measured); what no bound is for stands as a measurement alone."""
+def bound_pairs(parts: Iterable[str]) -> list[tuple[str | None, str]]:
+    """Parts of a theory vital as (bound, measured). A measurement without a bound has None."""
     names = list(parts)
-    pairs: list[tuple[str | None, str]] = []
-    taken = set()
-    for name in names:
-        if measured_name(name) in names:
-            pairs.append((name, measured_name(name)))
-            taken |= {name, measured_name(name)}
-    return pairs + [(None, name) for name in names if name not in taken]
+    measured = {name: f"{name}.measured" if name else "measured" for name in names}
+    pairs: list[tuple[str | None, str]] = [(name, measured[name]) for name in names if measured[name] in names]
+    paired = {name for pair in pairs for name in pair}
+    return pairs + [(None, name) for name in names if name not in paired]
 
 
-def marked_blocks(diagnosis: dict[str, Any], key: str) -> list[int]:
-    """Blocks of findings that rest on a vital."""
-    blocks = {
-        int(block)
-        for finding in diagnosis["findings"]
-        if any(e.get("vital") == key for e in finding.get("evidence", []))
-        for block in finding.get("blocks", [])
-    }
-    return sorted(blocks)
+def marked_blocks(diagnosis: Diagnosis | None, key: str) -> list[int]:
+    """Blocks of the findings that rest on a vital."""
+    if diagnosis is None:
+        return []
+    findings = [f for f in diagnosis.findings if any(evidence.vital == key for evidence in f.evidence)]
+    return sorted({block for finding in findings for block in finding.blocks})

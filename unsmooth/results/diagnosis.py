@@ -1,65 +1,330 @@
-"""What a diagnosis holds: one value that goes to JSON and back without loss, prints as a table and saves as a page."""
+"""The result of `diagnose`: measurements by vital and block, findings and a verdict."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field
 
 from unsmooth.errors import UnsmoothError, unknown
-from unsmooth.results.base import Result
+from unsmooth.results.record import Result, record
 from unsmooth.utils.files import write
 
+DIGITS = 6  # significant digits in files: more than any vital resolves
 
-class Reading(Sequence[float | None]):
-    """One vital by block: a sequence of means (None where there is no value), with their spread over images."""
+Values = float | None | list[float | None] | list[list[float | None]]
+Severity = Literal["severe", "warning", "note"]
+T = TypeVar("T")
 
-    def __init__(self, key: str, facts: dict[str, Any], part: str) -> None:
-        self.key, self.facts, self.name = key, facts, part
-        self._spreads: list[dict[str, Any] | None] = facts["parts"][part]
+
+def _stored_as(key: str) -> Any:
+    """A field whose key in the JSON file differs from its name."""
+    return Field(validation_alias=key, serialization_alias=key)
+
+
+def _if_set(default: Any = None) -> Any:
+    """A field that the JSON file omits while it has its default."""
+    return Field(default=default, exclude_if=lambda value: value == default)
+
+
+@record
+class Spread:
+    """A measurement over images: mean, standard deviation, extremes and the number of images.
+
+    The mean is one number, a list (by head, or singular values) or a list of lists (curves by head). `sd` is None for
+    values that all images share, such as CKA. Files hold no extremes of lists.
+    """
+
+    mean: Values
+    sd: Values = _if_set()
+    low: Values = _if_set()
+    high: Values = _if_set()
+    images: int = 0
+
+    def rounded(self) -> Spread:
+        """The measurement as it is saved."""
+        if isinstance(self.mean, list):
+            return Spread(round_values(self.mean), round_values(self.sd), images=self.images)
+        mean, sd, low, high = (round_values(value) for value in (self.mean, self.sd, self.low, self.high))
+        return Spread(mean, sd, low, high, self.images)
+
+
+Series = list[Spread | None]  # by block
+
+
+def round_values(value: T) -> T:
+    """Round floats, also in lists, to the precision of result files."""
+    rounded: Any = value
+    if isinstance(value, list):
+        rounded = [round_values(item) for item in value]
+    elif isinstance(value, float):
+        rounded = float(f"{value:.{DIGITS}g}")
+    return rounded
+
+
+@record
+class AttentionInfo:
+    """One attention of a block."""
+
+    kind: str
+    via: str
+    heads: int
+    queries: int
+    keys: int
+
+
+@record
+class BlockInfo:
+    """One block of the model. `residuals` names the branch of each residual sum."""
+
+    index: int
+    name: str
+    tokens: int
+    channels: int
+    prefix: int
+    residuals: Annotated[list[str], _stored_as("joins")]
+    attention: list[AttentionInfo]
+
+
+@record
+class ModelInfo:
+    """The diagnosed model. `skipped` lists attention outside the blocks."""
+
+    name: str
+    class_name: Annotated[str, _stored_as("class")]
+    remedies: list[str]
+    parameters: int
+    dtype: str
+    blocks: list[BlockInfo]
+    skipped: list[str]
+
+
+@record
+class ImagesInfo:
+    """The images: source, number, size (channels, height, width), normalisation, and those that were skipped."""
+
+    source: str
+    count: int
+    size: list[int]
+    mean: list[float]
+    std: list[float]
+    skipped: dict[str, str]
+    prefix_tokens: bool
+
+
+@record
+class Broken:
+    """The first block with NaN or infinity, and where in it: a branch, or the block itself."""
+
+    block: int
+    where: str
+
+
+@record
+class VitalResult:
+    """One vital: its description, its values by part and block, and the reason where a block has no value."""
+
+    title: str
+    formula: str
+    reading: str
+    help: str
+    family: str
+    main: str
+    low: float | None
+    high: float | None
+    sample: int | None
+    meaning: dict[str, str]
+    parts: dict[str, Series]
+    skipped: dict[int, str]
+
+
+@record
+class Reference:
+    """Vitals of the same architecture at random initialisation, and how that model was built."""
+
+    how: str
+    images: int
+    vitals: dict[str, dict[str, Series]]
+
+
+@record
+class SampleBlock:
+    """Attention maps and token similarity of one image and block, as base64 bytes.
+
+    Both are taken at the patches in `queries` (row and column in `grid`): `maps` is heads × queries × grid, scaled to
+    the largest entry of each map; `similarity` is queries × grid, from 0 to 1.
+    """
+
+    grid: list[int]
+    queries: list[list[int]]
+    heads: int | None = _if_set()
+    maps: str | None = _if_set()
+    similarity: str | None = _if_set()
+
+
+@record
+class Sample:
+    """One sample image: its name, the picture as a data URI, and maps by block."""
+
+    name: str
+    picture: str
+    blocks: dict[int, SampleBlock]
+
+
+@record
+class LearnedParameter:
+    """One parameter of a remedy. `values` lists all values, or quantiles of them if there are many."""
+
+    remedy: str
+    name: str
+    parameter: str
+    block: int | None
+    count: int
+    mean: float | None
+    low: float | None
+    high: float | None
+    values: list[float | None]
+    quantiles: bool
+
+
+@record
+class Provenance:
+    """Versions, command and duration."""
+
+    unsmooth: str
+    torch: str
+    timm: str
+    command: str
+    seconds: float
+
+
+@record
+class Evidence:
+    """A measurement that supports a finding."""
+
+    vital: str
+    part: str
+    family: str
+    text: str
+
+
+@record
+class Candidate:
+    """A candidate remedy for a finding.
+
+    `safe`: it leaves the outputs of a pretrained model unchanged. `fits`: it can be applied to this model. `spec` is
+    empty if the advice is to remove a remedy.
+    """
+
+    spec: str
+    reason: str
+    safe: bool
+    fits: bool = True
+
+
+@record
+class Finding:
+    """An observation with its blocks, evidence and candidate remedies."""
+
+    key: str
+    title: str
+    severity: Severity
+    blocks: list[int]
+    text: str
+    evidence: list[Evidence]
+    why: str = _if_set("")
+    reference: str = ""
+    remedies: list[Candidate] = Field(default_factory=list)
+
+
+@record
+class Verdict:
+    """The state of the model in one word, the sentence for people, the affected blocks and the most likely cause."""
+
+    state: str
+    text: str
+    blocks: list[int] = Field(default_factory=list)
+    why: str = _if_set("")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading(Sequence[Any]):
+    """The values of one vital by block: a sequence of means, None where a block has no value.
+
+    Attributes:
+        key: Name of the vital.
+        name: Name of the part, `""` for the vital itself.
+        vital: Description and values of the vital.
+
+    Example:
+        >>> import unsmooth
+        >>> model = "vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)"
+        >>> entropy = unsmooth.diagnose(model, limit=4)["attention_entropy"]
+        >>> len(entropy), entropy.images
+        (2, [4, 4])
+        >>> entropy.parts
+        ['', 'heads', 'share', 'share.heads']
+        >>> len(entropy.part("heads")[0])
+        3
+    """
+
+    key: str
+    name: str
+    vital: VitalResult
 
     def _column(self, name: str) -> list[Any]:
-        return [None if spread is None else spread.get(name) for spread in self._spreads]
+        return [None if spread is None else getattr(spread, name) for spread in self.vital.parts[self.name]]
 
     @property
     def mean(self) -> list[Any]:
+        """Mean over images, by block."""
         return self._column("mean")
 
     @property
     def sd(self) -> list[Any]:
-        """Standard deviation over images; None where a value is one for all images together."""
+        """Standard deviation over images, by block. None for a value that all images share."""
         return self._column("sd")
 
     @property
     def low(self) -> list[Any]:
+        """Smallest value over images, by block."""
         return self._column("low")
 
     @property
     def high(self) -> list[Any]:
+        """Largest value over images, by block."""
         return self._column("high")
 
     @property
     def images(self) -> list[Any]:
-        """How many images each value stands on."""
+        """Number of images, by block."""
         return self._column("images")
 
     @property
     def parts(self) -> list[str]:
-        return list(self.facts["parts"])
+        """Names of all parts of this vital."""
+        return list(self.vital.parts)
 
     @property
     def skipped(self) -> dict[int, str]:
-        """Why there is no value, by block."""
-        return {int(block): reason for block, reason in self.facts["skipped"].items()}
+        """Blocks without a value, and why."""
+        return self.vital.skipped
 
     def part(self, name: str) -> Reading:
-        """Another part of the same vital: "robust" of `log_condition`, "heads" of an attention vital."""
-        if name not in self.facts["parts"]:
-            raise unknown(f"part of {self.key}", name, self.facts["parts"])
-        return Reading(self.key, self.facts, name)
+        """Another part of this vital, such as `"heads"` of an attention vital.
+
+        Raises:
+            UnsmoothError: If the vital has no such part.
+        """
+        if name not in self.vital.parts:
+            raise unknown(f"part of {self.key}", name, self.vital.parts)
+        return Reading(self.key, name, self.vital)
 
     def __len__(self) -> int:
-        return len(self._spreads)
+        return len(self.vital.parts[self.name])
 
     def __getitem__(self, block: Any) -> Any:
         return self.mean[block]
@@ -72,53 +337,104 @@ class Reading(Sequence[float | None]):
         return f"{self.key}{'.' + self.name if self.name else ''}: {values}"
 
 
+@record
 class Diagnosis(Result):
-    """All vitals of one model on some images, with findings and a verdict.
+    """The vitals of one model on some images, with findings and a verdict.
 
-    `diagnosis["token_cosine"]` gives a `Reading`; `print` a table by block with findings and verdict; `save` a page
-    (.html) or a figure (.png, .svg, .pdf); `to_json` and `from_json` everything. `data` is the JSON value itself.
+    `diagnosis["token_cosine"]` is a `Reading`. `print(diagnosis)` shows a table by block, the findings and the
+    verdict. `save` writes a report, `to_json` a file that `from_json` reads.
+
+    Attributes:
+        model: Name, size and blocks of the model.
+        images: Source, number and normalisation of the images.
+        broken: The first block with NaN or infinity, if any.
+        vitals: Results by vital.
+        reference: The same vitals at random initialisation, if measured.
+        samples: Attention maps and token similarity of a few images.
+        learned: Parameters of the applied remedies.
+        provenance: Versions, command and duration.
+        findings: Observations, the most severe one first.
+        conclusion: The verdict with its text, blocks and cause.
+
+    Example:
+        >>> import unsmooth
+        >>> model = "vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)"
+        >>> diagnosis = unsmooth.diagnose(model, limit=4, vitals="token_cosine,effective_rank", reference=False)
+        >>> diagnosis.keys()
+        ['token_cosine', 'effective_rank']
+        >>> [0 <= cosine <= 1 for cosine in diagnosis["token_cosine"]]
+        [True, True]
+        >>> diagnosis.verdict
+        'healthy'
+        >>> unsmooth.Diagnosis.from_dict(diagnosis.to_dict()) == diagnosis
+        True
     """
 
     kind = "diagnosis"
     command = "unsmooth diagnose"
 
-    @property
-    def verdict(self) -> str:
-        """healthy, collapsing, collapsed, …: one word, with `data["verdict"]["text"]` for people."""
-        return str(self.data["verdict"]["state"])
+    model: ModelInfo
+    images: ImagesInfo
+    vitals: dict[str, VitalResult]
+    provenance: Annotated[Provenance, _stored_as("made")]
+    conclusion: Annotated[Verdict, _stored_as("verdict")]
+    broken: Broken | None = None
+    reference: Reference | None = None
+    samples: list[Sample] = Field(default_factory=list)
+    learned: list[LearnedParameter] = Field(default_factory=list)
+    findings: list[Finding] = Field(default_factory=list)
 
     @property
-    def findings(self) -> list[dict[str, Any]]:
-        return list(self.data["findings"])
+    def verdict(self) -> str:
+        """The verdict in one word.
+
+        One of healthy, untrained, suspicious, collapsing, collapsed, broken (NaN or infinity) and unknown (too few
+        vitals were measured).
+        """
+        return self.conclusion.state
+
+    @property
+    def verdict_text(self) -> str:
+        """The verdict in a sentence."""
+        return self.conclusion.text
 
     @property
     def blocks(self) -> int:
-        return len(self.data["model"]["blocks"])
+        """Number of blocks."""
+        return len(self.model.blocks)
 
     def keys(self) -> list[str]:
-        return list(self.data["vitals"])
+        """Names of the vitals."""
+        return list(self.vitals)
 
     def __getitem__(self, key: str) -> Reading:
-        if key not in self.data["vitals"]:
-            raise unknown("vital of this diagnosis", key, self.data["vitals"])
-        facts = self.data["vitals"][key]
-        if not facts["parts"]:
-            reason = next(iter(facts["skipped"].values()), "nothing was measured")
+        if key not in self.vitals:
+            raise unknown("vital of this diagnosis", key, self.vitals)
+        vital = self.vitals[key]
+        if not vital.parts:
+            reason = next(iter(vital.skipped.values()), "it was not measured")
             raise UnsmoothError(f"{key} has no value on any block: {reason}")
-        main = facts["main"] if facts["main"] in facts["parts"] else next(iter(facts["parts"]))
-        return Reading(key, facts, main)
+        return Reading(key, vital.main if vital.main in vital.parts else next(iter(vital.parts)), vital)
 
     def __str__(self) -> str:
         from unsmooth.report.tables import as_text
 
-        return as_text(self.data)
+        return as_text(self)
 
     def __repr__(self) -> str:
-        return f"Diagnosis({self.data['model']['name']!r}: {self.data['verdict']['text']})"
+        return f"Diagnosis({self.model.name!r}: {self.verdict_text})"
 
     def save(self, path: str | Path, *others: Diagnosis) -> None:
-        """Write a page (.html) or a figure for print (.png, .svg, .pdf), with other diagnoses laid over it."""
+        """Write a report page (.html) or a figure (.png, .svg, .pdf).
+
+        Args:
+            path: File to write. Its suffix selects the format.
+            others: Diagnoses to show in the same charts.
+
+        Raises:
+            UnsmoothError: If the format is not supported or the file cannot be written.
+        """
         from unsmooth.report.render import render
 
         path = Path(path)
-        write(path, render([self.data, *(other.data for other in others)], path.suffix.lstrip(".").lower()))
+        write(path, render([self, *others], path.suffix.lstrip(".").lower()))

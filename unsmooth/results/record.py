@@ -27,17 +27,14 @@ from unsmooth.utils.files import write
 
 FORMAT = 1
 T = TypeVar("T")
-# Aliases are for keys of the JSON that are words of Python, such as "class".
-_CONFIG = ConfigDict(
-    extra="forbid", allow_inf_nan=False, validate_by_alias=True, validate_by_name=True, serialize_by_alias=True
-)
+_CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
 
 @dataclass_transform(field_specifiers=(Field,))
 def record(cls: type[T]) -> type[T]:
     """Make a class a dataclass that pydantic reads and writes. Unknown fields, NaN and infinity are errors."""
-    made: Any = pydantic_dataclass(config=_CONFIG)(cls)
-    return made
+    checked: Any = pydantic_dataclass(config=_CONFIG)(cls)
+    return checked
 
 
 class Result:
@@ -48,7 +45,11 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain values, as they are in the JSON file."""
-        return {"format": FORMAT, "kind": self.kind, **_adapter(type(self)).dump_python(self, mode="json")}
+        return {
+            "format": FORMAT,
+            "kind": self.kind,
+            **_adapter(type(self)).dump_python(self, mode="json", by_alias=True),
+        }
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The result as JSON text, also written to `path` if one is given."""

@@ -1,4 +1,4 @@
-"""Adder attention (NeurIPS 2021): the spread of L1 scores, and what adding the identity does to a map's rank."""
+"""Adder attention (NeurIPS 2021): the variance of L1 scores, and the effect of the identity on the rank of a map."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def dot_product_variance(dim: int, query_std: Number = 1.0, key_std: Number = 1.
 def adder_variance(dim: int, query_std: Number = 1.0, key_std: Number = 1.0) -> Tensor:
     """Theorem 1: Var(−‖q − k‖₁) = d (σ_q² + σ_k²)(1 − 2/π), 2d(1 − 2/π) for standard normal entries.
 
-    Assumes independent normal entries of equal means: |q − k| is half-normal. Other distributions give another factor,
-    and correlated channels add covariances, so that the spread may grow like d², not d.
+    Assumes independent normal entries of equal means: |q − k| is half-normal. Other distributions have another
+    factor, and correlated channels add covariances, so that the variance may grow as d² instead of d.
     """
     return dim * (double(query_std) ** 2 + double(key_std) ** 2) * (1 - 2 / math.pi)
 
 
 def adder_scale(dim: int) -> float:
-    """√d_a with d_a = 2(1 − 2/π)d: the divisor that gives L1 scores variance one, as √d does for products."""
+    """√d_a with d_a = 2(1 − 2/π)d: the divisor that gives L1 scores unit variance, as √d does for dot products."""
     return math.sqrt(2 * (1 - 2 / math.pi) * dim)
 
 
@@ -40,7 +40,7 @@ def singular_share(attention: Tensor) -> Tensor:
 
 def equivalent_rank(attention: Tensor, share: float = 0.9) -> Tensor:
     """The smallest r with f(r) ≥ share. Proposition 1."""
-    # Sums of equal singular values may fall short of the share by rounding alone.
+    # The tolerance covers rounding in sums of equal singular values.
     return (singular_share(attention) < share - 1e-12).sum(-1) + 1
 
 
@@ -48,7 +48,7 @@ def identity_share(values: Tensor) -> Tensor:
     """Proposition 1: f̃(r) = (Σ_{t≤r} σ_t + r)/(Σσ_t + n), never above f(r), from singular values (…, n) in order.
 
     This is f of A + I if σ̃ = σ + 1, which needs a symmetric positive semi-definite A. Softmax maps are not symmetric:
-    a map that exchanges two tokens loses rank when I is added. `semidefinite_distance` says how far a map is from it.
+    a map that exchanges two tokens loses rank when I is added. `semidefinite_distance` measures the deviation.
     """
     raised = double(values) + 1
     return raised.cumsum(-1) / raised.sum(-1, keepdim=True)

@@ -1,6 +1,6 @@
 """Always Skip Attention (ICCV 2025): condition numbers of attention, of its skip, and of grayed tokens.
 
-κ is σ_max/σ_min with σ_min the last of the min(n, d) singular values, infinite for a matrix without full rank.
+κ is σ_max/σ_min with σ_min the last of the min(n, d) singular values, infinite for a rank-deficient matrix.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def linear_attention_bound(x: Tensor, query: Tensor, key: Tensor, value: Tensor)
 
     Assumes n ≥ d tokens of full rank and square, invertible weights, so that κ of a product is at most the product of
     the κ. With n < d (XᵀX is singular) or one head of several (a tall W_V) κ of the nonzero singular values can be
-    larger: a product that passes through a smaller space may lose almost any direction. Softmax is not covered.
+    larger, because a product through a smaller space may lose almost any direction. Softmax is not covered.
     """
     constant = condition_number(query) * condition_number(key) * condition_number(value)
     return constant * condition_number(x) ** 3
@@ -39,19 +39,19 @@ def skip_condition_number(largest: Number, smallest: Number) -> Tensor:
 
     Equal to κ(M + I) for a symmetric positive semi-definite M. Eq. 17 uses that step for any M, which makes the
     proposition a heuristic: σ(M + I) = σ(M) + 1 fails for maps with negative or complex eigenvalues, and the skip can
-    then raise κ. Test it on measured branches with `skip_condition_numbers`.
+    then raise κ. Check it on measured branches with `skip_condition_numbers`.
     """
     return (double(largest) + 1) / (double(smallest) + 1)
 
 
 def skip_condition_numbers(branch: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """κ(branch) and κ(branch + X): what Proposition 4.2 compares, on real tensors (…, n, d)."""
+    """κ(branch) and κ(branch + X), which Proposition 4.2 compares, for tensors (…, n, d)."""
     return condition_number(branch), condition_number(double(branch) + double(x))
 
 
 def grayed_condition_number(kappa: Number, epsilon: float) -> Tensor:
     """κ(U(Σ/σ_max)^ε Vᵀ) = κ(X)^ε, that is log κ(X̃) = ε log κ(X) exactly: graying by SVD.
 
-    Graying by DCT has no such law: it can raise κ.
+    Graying by DCT has no such law and can raise κ.
     """
     return double(kappa) ** epsilon

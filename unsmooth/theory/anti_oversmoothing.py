@@ -1,11 +1,11 @@
 """Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis (ICLR 2022): low-pass attention.
 
-The printed rate of Theorem 3 lies between 1 and √n. It never proves that a map alone shrinks HC, and it must not: a
-row-stochastic map can stretch HC by up to √(n/2). What always shrinks is the spread between tokens; the ergodicity
-coefficient measures it and stays below 1 for finite scores.
+The rate of Theorem 3 as printed lies between 1 and √n, so it never proves that a map alone shrinks HC. Indeed a
+row-stochastic map can stretch HC by up to √(n/2). What always shrinks is the range of the tokens; the ergodicity
+coefficient measures it and is below 1 for finite scores.
 
-Every bound is about the tokens that attention reads. A pre-norm host reads LN(X), and ‖HC[LN(X)]‖ can be any multiple
-of ‖HC[X]‖. Biases of the value and output projections add the same token to all rows and leave HC alone.
+Every bound is about the input of attention. In a pre-norm host this is LN(X), and ‖HC[LN(X)]‖ can be any multiple of
+‖HC[X]‖. Biases of the value and output projections add the same token to all rows and do not change HC.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def low_pass_ratio(x: Tensor) -> Tensor:
 def low_pass_ratios(attentions: Tensor, x: Tensor) -> Tensor:
     """The ratio of X, A₁X, A₂A₁X, …: (k+1, …) for attentions (k, …, n, n). Theorem 1 and Corollary 2.
 
-    Theorem 1: for A = softmax(P) the ratio along A, A², … goes to 0. Corollary 2: so it does for the powers of any
-    product of such maps. Both need πᵀX ≠ 0 (see `limit_token`): on an eigenvector of a smaller eigenvalue both bands
-    shrink alike. A product of ever new maps goes to 0 only if their scores stay bounded (see `product_bound`).
+    Theorem 1: for A = softmax(P) the ratio along A, A², … goes to 0. Corollary 2: the same holds for the powers of
+    any product of such maps. Both need πᵀX ≠ 0 (see `limit_token`): on an eigenvector of a smaller eigenvalue both
+    bands shrink equally. A product of different maps goes to 0 only if their scores stay bounded (see `product_bound`).
     """
     steps = [double(x)]
     for attention in double(attentions):
@@ -40,7 +40,8 @@ def low_pass_ratios(attentions: Tensor, x: Tensor) -> Tensor:
 def limit_token(attention: Tensor, x: Tensor) -> Tensor:
     """πᵀX (…, d), the token that all rows of AᵗX approach; πᵀA = πᵀ, Σπ = 1. Used in the proof of Theorem 1.
 
-    Assumes one π, as every softmax map with finite scores has. It is the mean token only if columns sum to 1 as well.
+    Assumes a unique π, which every softmax map with finite scores has. It is the mean token only if columns
+    sum to 1 as well.
     """
     a = double(attention)
     ones = torch.ones_like(a)
@@ -52,7 +53,7 @@ def limit_token(attention: Tensor, x: Tensor) -> Tensor:
 def largest_score(scores: Tensor, centred: bool = False) -> Tensor:
     """α = max|P| over each (…, n, n) matrix, as in Theorem 3.
 
-    Softmax ignores a shift of a row, so half of the largest range of a row serves too and is never larger: `centred`.
+    Softmax ignores a shift of a row, so half of the largest range of a row (`centred`) is valid too and never larger.
     """
     p = double(scores)
     size = (p.amax(-1) - p.amin(-1)) / 2 if centred else p.abs().amax(-1)
@@ -63,8 +64,8 @@ def smoothing_rate(alpha: Number, n: int, queries: int | None = None) -> Tensor:
     """√(n e^{2α} / (e^{2α} + n − 1)), Theorem 3 without its weights: 1 at α = 0, √n at α = ∞.
 
     It is √(‖A‖₁‖A‖_∞) with the largest possible column sum, so it holds for every row-stochastic A whose entries stay
-    below e^{2α}/(e^{2α}+n−1). Masks are infinite scores: there α = ∞. Maps with fewer keys than queries (pooled keys
-    and values) need the number of queries in front, √(queries · …): the printed form, queries = n keys, fails there.
+    below e^{2α}/(e^{2α}+n−1). A mask is an infinite score, so α = ∞. Maps with fewer keys than queries (pooled keys
+    and values) need the number of queries as a factor, √(queries · …); the printed form, queries = n keys, fails there.
     """
     alpha = double(alpha)
     if n < 1 or bool((alpha < 0).any()):
@@ -80,8 +81,8 @@ def attention_bound(alpha: Number, n: int, value_norm: Number) -> Tensor:
 def multi_head_bound(alpha: Number, n: int, sigma_1: Number, sigma_2: Number, heads: int) -> Tensor:
     """Proposition 4: σ₁σ₂H·smoothing_rate(α, n), σ₁ = max_h ‖W_V^h‖₂, σ₂ = max_h ‖W_O^h‖₂, α over all heads.
 
-    With σ₂ = ‖W_O‖₂ of the whole output projection, √H in the place of H is enough (ours): the norms of concatenated
-    heads add in squares.
+    With σ₂ = ‖W_O‖₂ of the whole output projection, √H instead of H is sufficient (ours), because the squared norms of
+    concatenated heads add.
     """
     return attention_bound(alpha, n, double(sigma_1) * double(sigma_2)) * heads
 
@@ -89,8 +90,8 @@ def multi_head_bound(alpha: Number, n: int, sigma_1: Number, sigma_2: Number, he
 def skip_bound(rate: Number) -> Tensor:
     """Proposition 5: 1 + rate, for ‖HC[X + f(X)]‖_F ≤ (1 + rate)‖HC[X]‖_F where ‖HC[f(X)]‖_F ≤ rate‖HC[X]‖_F.
 
-    An upper bound above 1 allows HC to survive and does not make it: a branch −X removes it. What is safe from below
-    is 1 − rate (ours), if positive. In a pre-norm host f reads LN(X), and 1 + rate can be exceeded.
+    An upper bound above 1 permits HC to persist but does not ensure it: a branch −X removes it. A lower bound is
+    1 − rate (ours), if positive. In a pre-norm host f reads LN(X), and 1 + rate can be exceeded.
     """
     return 1 + double(rate)
 
@@ -104,7 +105,7 @@ def ffn_bound(rate: Number, lipschitz: Number) -> Tensor:
 
 
 def ffn_skip_bound(rate: Number, lipschitz: Number) -> Tensor:
-    """Propositions 5 and 6 together, an FFN with its own skip after a layer with `rate`: (1 + σ₃)·rate."""
+    """Propositions 5 and 6 combined: an FFN with its own skip after a layer with `rate`: (1 + σ₃)·rate."""
     return (1 + double(lipschitz)) * double(rate)
 
 
@@ -119,27 +120,28 @@ def nearest_token(x: Tensor) -> Tensor:
 
 
 def mean_filter_coefficient(attention: Tensor) -> Tensor:
-    """Lemma 8, read as: β* = argmin_β ‖A − βJ‖_F = ⟨A, J⟩ = Σ a_ij / n, which is 1 for every row-stochastic A.
+    """Lemma 8 in our reading: β* = argmin_β ‖A − βJ‖_F = ⟨A, J⟩ = Σ a_ij / n, which is 1 for every row-stochastic A.
 
-    This is why AttnScale splits A into J and A − J. The reading is ours. As AJ = J, β = 1 is also best in the spectral
-    norm, though not alone; in ‖·‖_∞ it is not. It needs rows that sum to one: adder attention, H + I, has β* = 2.
+    This is why AttnScale splits A into J and A − J. As AJ = J, β = 1 is also best in the spectral
+    norm, though not the only optimum; in ‖·‖_∞ it is not optimal. Rows must sum to one: adder attention, H + I, has
+    β* = 2.
     """
     return double(attention).sum(-1).mean(-1)
 
 
 def mixing_rate(attention: Tensor) -> Tensor:
-    """|λ₂(A)|: the asymptotic rate at which HC[AᵗX] shrinks. D.1, the reading is ours.
+    """|λ₂(A)|: the asymptotic rate at which HC[AᵗX] shrinks. D.1 in our reading.
 
-    It says nothing about one step, as A need not be normal: one step may stretch HC even where λ₂ = 0.
+    It says nothing about one step: A need not be normal, so one step may stretch HC even if λ₂ = 0.
     """
     sizes = torch.linalg.eigvals(double(attention)).abs().sort(dim=-1, descending=True).values
     return sizes[..., 1] if sizes.shape[-1] > 1 else torch.zeros_like(sizes[..., 0])
 
 
 def ergodicity_coefficient(attention: Tensor) -> Tensor:
-    """τ(A) = ½ max_{i,j} Σ_k |a_ik − a_jk| (Dobrushin), the bound beside D.1: |λ₂(A)| ≤ τ(A).
+    """τ(A) = ½ max_{i,j} Σ_k |a_ik − a_jk| (Dobrushin), a bound for D.1: |λ₂(A)| ≤ τ(A).
 
-    For each channel max − min over tokens shrinks by at least τ in one step, and τ(AB) ≤ τ(A)τ(B).
+    In each channel max − min over tokens shrinks by at least τ in one step, and τ(AB) ≤ τ(A)τ(B).
     """
     a = double(attention)
     return torch.cdist(a, a, p=1).amax((-2, -1)) / 2
@@ -156,8 +158,9 @@ def ergodicity_bound(alpha: Number, n: int) -> Tensor:
 def product_bound(attentions: Tensor) -> Tensor:
     """‖HC[A_k⋯A₁X]‖_F ≤ √(n/2) Π τ(A_i) ‖HC[X]‖_F for attentions (k, …, n, n): Corollary 2 with a rate (ours).
 
-    A channel's HC is at most √n/2 times its spread, its spread at most √2 times its HC. Even n and hard maps reach
-    it. If Σ (1 − τ_i) stays finite, as with scores that grow with depth, the product need not go to 0.
+    The HC of a channel is at most √n/2 times its range, and its range at most √2 times its HC. The bound is attained
+    for even n and hard maps. If Σ (1 − τ_i) is finite, as with scores that grow with depth, the product need not go to
+    0.
     """
     return math.sqrt(attentions.shape[-1] / 2) * ergodicity_coefficient(attentions).prod(0)
 
@@ -170,9 +173,9 @@ def high_band_norm(attention: Tensor) -> Tensor:
 
 
 def dot_product_score_bound(query: Tensor, key: Tensor, gamma: Number, dim: int) -> Tensor:
-    """α ≤ γ²‖W_QW_Kᵀ‖₂/√d, weights (channels, d), γ the largest norm of a token. Assumes no biases of any kind.
+    """α ≤ γ²‖W_QW_Kᵀ‖₂/√d, weights (channels, d), γ the largest norm of a token. Assumes no biases.
 
-    Query and key biases and position biases add scores that this bound does not see.
+    Query, key and position biases add scores that this bound does not include.
     """
     return double(gamma) ** 2 * spectral(double(query) @ double(key).mT) / math.sqrt(dim)
 

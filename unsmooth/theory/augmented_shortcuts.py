@@ -1,14 +1,14 @@
-"""Augmented Shortcuts for Vision Transformers (NeurIPS 2021): how fast tokens become alike, with and without shortcuts.
+"""Augmented Shortcuts for Vision Transformers (NeurIPS 2021): decay of token diversity with and without shortcuts.
 
-Known to us from the paper: r(Z), AugMSA, Theorem 1 (of Dong et al., ICML 2021). The text of Theorem 2 (Eq. S.5) and
-Theorem S.1 (Eq. S.8) was not at hand. What stands here under these numbers is our own derivation from
+From the paper: r(Z), AugMSA and Theorem 1 (of Dong et al., ICML 2021). The text of Theorem 2 (Eq. S.5) and Theorem S.1
+(Eq. S.8) was not available. The functions with these numbers are our own derivation from
 
     AugMSA(Z) = MSA(Z) + Z + Σ_i σ(ZΘ_i),   AugMLP likewise,   σ L-Lipschitz,
 
 in the Frobenius norm. PanGu-π (arXiv 2312.17276, Theorem 4), by some of the same authors, prints the linear form.
 
-All of these are upper bounds. A larger one permits diversity and does not prove it: with Θ = −I and tokens far below
-zero, Z + GELU(−Z) = GELU(Z) is almost nothing. They also need branches that read Z itself, not LN(Z).
+All of these are upper bounds. A larger bound permits diversity but does not prove it: with Θ = −I and tokens far below
+zero, Z + GELU(−Z) = GELU(Z) is close to zero. The input of the branches must be Z itself, not LN(Z).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from unsmooth.theory.matrices import GELU_LIPSCHITZ, Number, bands, double, frob
 def composite_norm(x: Tensor) -> Tensor:
     """√(‖X‖₁‖X‖_∞), largest column sum times largest row sum of |X|. At least ‖X‖₂.
 
-    It is submultiplicative but no norm: the triangle inequality fails, so sums with shortcuts need another one.
+    It is submultiplicative but not a norm: the triangle inequality fails, so sums with shortcuts need another norm.
     """
     x = double(x).abs()
     return torch.sqrt(x.sum(-2).amax(-1) * x.sum(-1).amax(-1))
@@ -45,7 +45,7 @@ def attention_gamma(query_key: Tensor, value_output: Tensor) -> Tensor:
 def log_stacked_attention_bound(
     diversity: Number, gamma: Number, heads: int, dim: int, layers: int, factor: float = 4.0
 ) -> Tensor:
-    """log of `stacked_attention_bound`: the bound itself leaves the range of numbers after a few layers."""
+    """log of `stacked_attention_bound`: the bound itself overflows after a few layers."""
     power = 3**layers
     rate = double(factor * heads / math.sqrt(dim)) * double(gamma)
     return torch.xlogy(double((power - 1) / 2), rate) + power * torch.log(double(diversity))
@@ -56,12 +56,12 @@ def stacked_attention_bound(
 ) -> Tensor:
     """Theorem 1: r(Z_l) ≤ (4Hγ/√d)^{(3^l − 1)/2} r(Z_0)^{3^l} for attention alone, l layers, d the width of a head.
 
-    Collapse follows only while 4Hγ/√d · r(Z_0)² < 1; above, the bound grows. γ stands for norms of the weights.
+    Collapse follows only while 4Hγ/√d · r(Z_0)² < 1; above, the bound grows. γ is a norm of the weights.
     Dong et al. work with the composite norm and small scores. In the Frobenius norm with `attention_gamma` no such
-    assumption is needed and factor = ½ is enough (ours): softmax is ½-Lipschitz, so with R = HC[Z]
-    ‖A − 1pᵀ‖_F ≤ ½‖R W_Q W_Kᵀ Rᵀ‖_F/√d, p the softmax of what all rows of the scores have in common.
-    Query and key biases do not matter. Position biases and masks break it: they keep the rows of A apart when tokens
-    are alike.
+    assumption is needed and factor = ½ is sufficient (ours): softmax is ½-Lipschitz, so with R = HC[Z]
+    ‖A − 1pᵀ‖_F ≤ ½‖R W_Q W_Kᵀ Rᵀ‖_F/√d, p the softmax of the common part of all rows of the scores.
+    Query and key biases do not matter. Position biases and masks invalidate it: with them the rows of A differ even if
+    all tokens are equal.
     """
     return torch.exp(log_stacked_attention_bound(diversity, gamma, heads, dim, layers, factor))
 
@@ -76,7 +76,7 @@ def augmented_msa_bound(
 ) -> Tensor:
     """Theorem 2 (Eq. S.5), our derivation, one layer: r(AugMSA(Z)) ≤ (4Hγ/√d) r(Z)³ + α r(Z), α = `shortcut_gain`.
 
-    Apply it layer by layer for a stack. The cubic term is Theorem 1, so its assumptions hold here too.
+    Apply it layer by layer for a stack. The cubic term is Theorem 1, with the same assumptions.
     """
     attention = stacked_attention_bound(diversity, gamma, heads, dim, layers=1)
     return attention + shortcut_gain(norms, lipschitz) * double(diversity)
@@ -96,7 +96,7 @@ def augmented_mlp_rate(mlp_lipschitz: Number, norms: Tensor, lipschitz: float = 
 
 
 def augmented_stack_bound(diversity: Number, rates: Tensor) -> Tensor:
-    """r(Z_l) ≤ r(Z_0) Π rates, for rates (…, l) of the layers in any order: Theorems 2 and S.1 stacked."""
+    """r(Z_l) ≤ r(Z_0) Π rates, for rates (…, l) of the layers in any order: Theorems 2 and S.1 for a stack."""
     return double(diversity) * double(rates).prod(-1)
 
 

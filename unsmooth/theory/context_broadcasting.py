@@ -1,4 +1,4 @@
-"""Context Broadcasting (ICCV 2023): dense attention as entropy, and what averaging with the mean token does.
+"""Context Broadcasting (ICCV 2023): the entropy of dense attention, and the effect of averaging with the mean token.
 
 CB(X) = (X + DC[X])/2 = DC[X] + ½ HC[X]
 """
@@ -14,26 +14,26 @@ from unsmooth.theory.matrices import bands, double
 
 
 def attention_entropy(attention: Tensor) -> Tensor:
-    """−Σ_j a_ij log a_ij of each row (…, n): between 0 (one token) and log n (all alike).
+    """−Σ_j a_ij log a_ij of each row (…, n): between 0 (one token) and log n (uniform).
 
-    Assumes rows that sum to 1 with no negative entry. H + I of adder attention has rows that sum to 2, and log n is no
-    bound for it; AttnScale can make entries negative, where the result is −∞ and means nothing.
+    Assumes rows that sum to 1 without negative entries. H + I of adder attention has rows that sum to 2, so log n is
+    not a bound; AttnScale can make entries negative, where the result is −∞ and has no meaning.
     """
     return torch.special.entr(double(attention)).sum(-1)
 
 
 def entropy_bound(n: int) -> float:
-    """log n: the entropy of the uniform row, and of no other. With a mask, n counts the keys that a row may see."""
+    """log n: the entropy of the uniform row only. With a mask, n is the number of visible keys."""
     return math.log(n)
 
 
 def broadcast_entropy_bound(entropy: Tensor, n: int) -> Tensor:
-    """(H + log n)/2 ≤ entropy of (A + J)/2: mixing the uniform map in makes attention denser (ours, by concavity)."""
+    """(H + log n)/2 ≤ entropy of (A + J)/2: mixing with the uniform map makes attention denser (ours, by concavity)."""
     return (double(entropy) + math.log(n)) / 2
 
 
 def broadcast(x: Tensor) -> Tensor:
-    """CB(X) for tokens (…, n, d): DC stays, HC is halved exactly, so r(CB(X)) = r(X)/2 and twice gives a quarter."""
+    """CB(X) for tokens (…, n, d): DC is unchanged and HC is halved, so r(CB(X)) = r(X)/2."""
     low, high = bands(x)
     return low + high / 2
 

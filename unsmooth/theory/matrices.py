@@ -1,4 +1,4 @@
-"""What the papers' files share: double precision, the two bands of (…, n, d), norms, and the slope of GELU."""
+"""Shared by all theorems: double precision, the two bands of (…, n, d), norms, and the slope of GELU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unsmooth.bands import split
 Number = Tensor | float
 
 GELU_LIPSCHITZ = (1 + math.erf(1)) / 2 + math.exp(-1) / math.sqrt(math.pi)
-"""The largest slope of the exact GELU, 1.1289…, reached at x = √2. It is not 1: GELU may lengthen differences."""
+"""The largest slope of the exact GELU, 1.1289…, reached at x = √2. It exceeds 1, so GELU can increase differences."""
 
 
 def double(x: Number) -> Tensor:
@@ -37,5 +37,5 @@ def spectral(x: Tensor) -> Tensor:
     """‖X‖₂, the largest singular value of each (…, n, d) matrix."""
     x = double(x)
     gram = x @ x.mT if x.shape[-2] <= x.shape[-1] else x.mT @ x
-    norm: Tensor = torch.linalg.eigvalsh(gram)[..., -1].clamp_min(0).sqrt()  # several times as fast as an SVD
+    norm: Tensor = torch.linalg.eigvalsh(gram)[..., -1].clamp_min(0).sqrt()  # faster than an SVD
     return norm

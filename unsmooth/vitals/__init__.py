@@ -1,4 +1,4 @@
-"""The vitals, one file each. A file added here is registered by being here."""
+"""The vitals, one file each. Every module of this package registers itself."""
 
 from __future__ import annotations
 

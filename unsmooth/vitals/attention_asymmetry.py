@@ -1,8 +1,8 @@
-"""How far a map is from symmetric and positive semi-definite, which Proposition 1 of adder attention needs.
+"""Asymmetry of attention maps: ‖A − Aᵀ‖_F / (2‖A‖_F).
 
-The value is ‖A − Aᵀ‖_F / (2‖A‖_F): 0 for a symmetric map, at most 1. `negative` is Σ|λ<0| / Σ|λ| of the eigenvalues
-of (A + Aᵀ)/2: 0 for a positive semi-definite one. Where either is far from 0, the proposition's step σ(A + I) =
-σ(A) + 1 does not hold.
+0 for a symmetric map, at most 1. `negative` is Σ|λ<0| / Σ|λ| of the eigenvalues of (A + Aᵀ)/2: 0 for a positive
+semi-definite map. Proposition 1 of adder attention needs both to be 0; otherwise its step σ(A + I) = σ(A) + 1 does not
+hold.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from unsmooth.vitals.base import MAP_SAMPLE, SQUARE, full, register
 @register(
     title="map asymmetry",
     formula="‖A − Aᵀ‖_F / (2‖A‖_F)",
-    reading="0: symmetric; far from 0: adder attention's Proposition 1 does not apply",
+    reading="0: symmetric, as Proposition 1 of adder attention assumes; 1: A = −Aᵀ",
     family="attention",
     of="map",
     accepts=SQUARE,
     sample=MAP_SAMPLE,
     cubic=True,
-    parts=(("negative", "share of negative eigenvalues of (A + Aᵀ)/2, by size"),),
+    parts=(("negative", "sum of the negative eigenvalues of (A + Aᵀ)/2 over the sum of all, in absolute value"),),
     low=0.0,
     high=1.0,
 )

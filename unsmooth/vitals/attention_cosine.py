@@ -1,9 +1,9 @@
-"""How alike an attention map's columns are: mean |cos| over pairs of columns, for each head.
+"""Similarity of the columns of attention maps: mean |cos| over pairs of columns, per head.
 
     Σ_{i<j} |cos(A_:,i, A_:,j)| / (m(m−1)/2)                             (anti-oversmoothing, Eq. 75)
 
-1: every query weighs the keys alike (the uniform map, or any map of equal rows); 0: the identity. A column of zeros
-counts as orthogonal to all others.
+1 if all rows are equal, as in the uniform map; 0 for the identity. A column of zeros counts as orthogonal to all
+others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SMALLEST = 1e-12
 @register(
     title="map similarity",
     formula="mean of |cos(A_:,i, A_:,j)| over pairs i < j",
-    reading="1: every query sees the same; 0: each key is seen by its own query",
+    reading="1: all queries attend equally; 0: each key is attended by its own query",
     family="attention",
     of="map",
     accepts=OVER_TOKENS,
@@ -29,16 +29,16 @@ SMALLEST = 1e-12
 def attention_cosine(a: Tensor) -> Tensor:
     m = a.shape[-1]
     if m < 2:
-        raise Undefined("one key has nothing to be compared with")
+        raise Undefined("it needs at least two keys")
     a = full(a)
     positive = bool(a.min() >= 0)
     size = a.square().sum(dim=-2).sqrt()
-    if size.min() < SMALLEST:  # squares of what a sharp softmax leaves may be zero
+    if size.min() < SMALLEST:  # squares of tiny softmax weights may underflow
         a = a / a.abs().amax(dim=-2, keepdim=True).clamp_min(torch.finfo(a.dtype).tiny)
         size = a.square().sum(dim=-2).sqrt()
     scale = torch.where(size > 0, 1 / size, 0)
     own = (size > 0).sum(dim=-1)
-    if positive:  # then |cos| = cos, and the sum over pairs is that of one vector with itself
+    if positive:  # |cos| = cos, so the sum over pairs is the square of one sum
         pairs = (a @ scale.unsqueeze(-1)).square().sum(dim=(-2, -1)) - own
     else:
         u = a * scale.unsqueeze(-2)

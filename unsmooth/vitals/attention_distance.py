@@ -1,7 +1,7 @@
-"""How far attention reaches: mean over query patches of Σ_j a_ij·‖place_i − place_j‖, in pixels, for each head.
+"""Mean distance of attention: Σ_j a_ij·‖position_i − position_j‖ in pixels, mean over query patches, per head.
 
-Between patch tokens only: prefix tokens are left out and rows made to sum to one again. 0 for the identity; the uniform
-map gives the mean distance of two patches. Needs global attention over patches on a grid.
+Only patch tokens are used, and rows are normalised to sum to one. 0 for the identity; the uniform map gives the mean
+distance between two patches. Needs global attention over patches on a grid.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from unsmooth.vitals.base import distribution, register
 
 @register(
     title="attention distance",
-    formula="mean over queries of Σ_j a_ij·|place_i − place_j|, pixels",
-    reading="small: local heads; large: the whole image",
+    formula="mean over queries of Σ_j a_ij·‖position_i − position_j‖, in pixels",
+    reading="small: local attention; large: attention over the whole image",
     family="attention",
     of="map_grid",
     accepts=("global",),
@@ -22,5 +22,5 @@ from unsmooth.vitals.base import distribution, register
 )
 def attention_distance(a: Tensor, distances: Tensor) -> Tensor:
     rows = distribution(a)
-    # Σ_ij a_ij·D_ij as one product of long vectors, without a copy of the maps.
+    # Σ_ij a_ij·D_ij as one product of flat vectors avoids a copy of the maps.
     return rows.flatten(-2) @ distances.to(rows.dtype).flatten() / rows.shape[-2]

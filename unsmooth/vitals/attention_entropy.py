@@ -1,9 +1,7 @@
-"""Density of attention: the entropy −Σ_j a_ij log a_ij of a row, mean over queries, for each head.
+"""Entropy of attention: −Σ_j a_ij log a_ij, mean over queries, per head (Context Broadcasting).
 
-After Context Broadcasting, which reads dense attention off it.
-
-0: every query looks at one key; log m: uniform, an average. `share` is that over log m. Of an effective map with
-entries below zero, or rows that do not sum to one, absolute values are taken and rows made to sum to one.
+0 if every query attends to one key, log m for uniform attention over m keys. `share` is the entropy divided by log m.
+Effective maps may have negative entries or rows that do not sum to one: then rows are normalised absolute values.
 """
 
 from __future__ import annotations
@@ -18,15 +16,15 @@ from unsmooth.vitals.base import OVER_TOKENS, Undefined, distribution, plogp, re
 @register(
     title="attention entropy",
     formula="−Σ_j a_ij log a_ij, mean over queries",
-    reading="0: each query looks at one key; log m: it averages all of them",
+    reading="0: each query attends to one key; log m: it averages all keys",
     family="attention",
     of="map",
     accepts=OVER_TOKENS,
-    parts=(("share", "over log m, its largest value"),),
+    parts=(("share", "divided by log m, its maximum"),),
     low=0.0,
 )
 def attention_entropy(a: Tensor) -> dict[str, Tensor]:
     if a.shape[-1] < 2:
-        raise Undefined("one key leaves no choice")
+        raise Undefined("it needs at least two keys")
     entropy = plogp(distribution(a)).sum(dim=-1).neg().mean(dim=-1)
     return {"": entropy, "share": entropy / math.log(a.shape[-1])}

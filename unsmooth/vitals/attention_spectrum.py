@@ -1,9 +1,9 @@
-"""An attention map as a filter: ‖Λ_i‖₂, the row norms of Λ = F A F⁻¹, F the unitary Fourier transform over tokens.
+"""Spectrum of attention maps: ‖Λ_i‖₂, the row norms of Λ = F A F⁻¹, with F the unitary Fourier transform over tokens.
 
-What a map lets through at the i-th frequency, for each head (anti-oversmoothing, Figures 2, 5, 9 and 10). F⁻¹ is
-unitary, so row norms need one transform, over the queries. `curve` holds frequencies 0 to n/2; the others mirror them,
-because A is real. The value itself is the share outside the lowest one, √(Σ_{i≥1}‖Λ_i‖²) / ‖Λ‖_F: 0 for the uniform
-map, which keeps the mean token alone, and √((n−1)/n) for the identity.
+The response of a map to the i-th frequency, per head (anti-oversmoothing, Figures 2, 5, 9 and 10). F⁻¹ is unitary, so
+the row norms need one transform over the queries. `curve` holds frequencies 0 to n/2; the others mirror them, because A
+is real. The value is the share above frequency zero, √(Σ_{i≥1}‖Λ_i‖²) / ‖Λ‖_F: 0 for the uniform map, which keeps
+only the mean token, and √((n−1)/n) for the identity.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unsmooth.vitals.base import MAP_SAMPLE, SQUARE, full, register
 @register(
     title="map spectrum",
     formula="‖Λ_i‖₂, Λ = F A F⁻¹; the value is √(Σ_{i≥1}‖Λ_i‖²)/‖Λ‖_F",
-    reading="0: the map keeps the mean token alone; near 1: it lets all frequencies through",
+    reading="0: the map keeps only the mean token; near 1: it passes all frequencies",
     family="attention",
     of="map",
     accepts=SQUARE,

@@ -1,7 +1,7 @@
-"""How far a block turns its tokens: the mean over tokens of 1 − cos(before_i, after_i).
+"""Change of direction by a block: mean over tokens of 1 − cos(before_i, after_i).
 
-0: the block changes nothing but sizes and could be left out; 1: what comes out is orthogonal to what went in; at most
-2. Only for blocks that keep number and width of the tokens.
+0 if the block changes only norms and could be removed; 1 if its output is orthogonal to its input; at most 2. Defined
+for blocks that keep the number and the width of the tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from unsmooth.vitals.base import full, register
 @register(
     title="block influence",
     formula="mean over tokens of 1 − cos(x_l, x_{l+1})",
-    reading="0: the block could be left out; 1: the tokens are turned by a right angle",
+    reading="0: the block could be removed; 1: its output is orthogonal to its input",
     family="signal",
     of="change",
     low=0.0,

@@ -1,7 +1,7 @@
-"""What a branch adds against what was there: ‖f‖_F / ‖x‖_F, for the attention and the MLP branch.
+"""Size of a branch relative to the skip: ‖f‖_F / ‖x‖_F, for the attention and the MLP branch.
 
-f is what the residual sum adds, after layer scale; x the residual stream in front of it. 0: the branch does nothing;
-far above 1: the skip is drowned, and the block behaves like one without it.
+f is what the residual sum adds, after layer scale; x is the residual stream before the sum. 0 if the branch does
+nothing. Far above 1 the branch dominates, and the block behaves as if it had no skip.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from unsmooth.vitals.base import full, register
 @register(
     title="branch ratio",
     formula="‖f‖_F / ‖x‖_F",
-    reading="0: the branch does nothing; far above 1: the skip is drowned",
+    reading="0: the branch does nothing; far above 1: it dominates the skip",
     family="signal",
     of="branches",
     main="attn",

@@ -1,8 +1,8 @@
-"""What a block's tokens know of the labels: leave-one-out nearest-neighbour accuracy, where labels are given.
+"""Class information in the tokens of a block: leave-one-out nearest-neighbour accuracy. Needs labels.
 
-Each image is one vector: the class token where the host has one (`mean` always takes the mean token). Its label is
-guessed from its nearest other image by cosine. Chance is the share of the largest class. The one vital that must keep
-something of every image: one vector for each block, of at most 4,096 images.
+Each image is one vector: the class token if the host has one, otherwise the mean token; `mean` always uses the mean
+token. The label of an image is predicted from its nearest other image by cosine. Chance is the share of the largest
+class. This vital keeps one vector per image and block, for at most 4,096 images.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from torch import Tensor
 from unsmooth.vitals.base import Collector, Undefined, full, register
 
 IMAGES = 4096
-ROWS = 512  # neighbours are sought for so many images at a time
+ROWS = 512  # images per block of the similarity matrix
 
 
 def nearest_neighbour_accuracy(features: Tensor, labels: Tensor) -> float:
     """Share of images whose nearest other image, by cosine, has the same label."""
     u = F.normalize(full(features), dim=-1)
-    right = 0
+    correct = 0
     for start in range(0, len(u), ROWS):
         cosine = u[start : start + ROWS] @ u.mT
         rows = torch.arange(len(cosine), device=u.device)
-        cosine[rows, rows + start] = -2  # not its own neighbour
-        right += int((labels[cosine.argmax(dim=-1)] == labels[start : start + ROWS]).sum())
-    return right / len(u)
+        cosine[rows, rows + start] = -2  # an image is not its own neighbour
+        correct += int((labels[cosine.argmax(dim=-1)] == labels[start : start + ROWS]).sum())
+    return correct / len(u)
 
 
 @register(
     title="depth probe",
     formula="leave-one-out nearest-neighbour accuracy by cosine, on the class token",
-    reading="where it falls, the block loses what tells classes apart",
+    reading="share of correct labels; where it falls, a block loses class information",
     family="function",
     of="blocks",
     sample=IMAGES,
@@ -59,17 +59,17 @@ class DepthProbe(Collector):
 
     def final(self) -> dict[int, dict[str, float]]:
         if not self.labels:
-            raise Undefined("it needs labels: a folder of class folders, or an .npz file with labels")
+            raise Undefined("it needs labels: a directory of class directories, or an .npz file with labels")
         labels = torch.cat(self.labels)
         if labels.is_floating_point():
-            raise Undefined("its labels are not whole numbers")
+            raise Undefined("its labels are not integers")
         counts = labels.unique(return_counts=True)[1]
         if len(counts) < 2 or counts.max() < 2:
-            raise Undefined("it needs two classes, and one of them with two images")
+            raise Undefined("it needs at least two classes, and two images of one of them")
         out: dict[int, dict[str, float]] = {}
         for (block, part), features in self.features.items():
-            seen = torch.cat(features)
-            whole = seen.isfinite().all(dim=1)
-            if whole.sum() > 1:
-                out.setdefault(block, {})[part] = nearest_neighbour_accuracy(seen[whole], labels[whole])
+            stacked = torch.cat(features)
+            finite = stacked.isfinite().all(dim=1)
+            if finite.sum() > 1:
+                out.setdefault(block, {})[part] = nearest_neighbour_accuracy(stacked[finite], labels[finite])
         return out

@@ -1,8 +1,8 @@
-"""Diversity r(Z) = min_z ‖Z − 1zᵀ‖, in two norms (augmented shortcuts).
+"""Diversity of tokens: r(Z) = min_z ‖Z − 1zᵀ‖, in two norms (augmented shortcuts).
 
-In the Frobenius norm the minimum is at the mean token, so r(Z) = ‖HC[Z]‖_F. SpecItem `composite` is √(‖·‖₁‖·‖∞) of
-HC[Z], which bounds the minimum in that norm from above; ‖·‖₁ is the largest column sum of absolute values, ‖·‖∞ the
-largest row sum. Both are 0 for equal tokens and grow with the size of the tokens.
+In the Frobenius norm the minimum is at the mean token, so r(Z) = ‖HC[Z]‖_F. `composite` is √(‖·‖₁‖·‖∞) of HC[Z], an
+upper bound of the minimum in that norm; ‖·‖₁ is the largest column sum of absolute values, ‖·‖∞ the largest row sum.
+Both are 0 for equal tokens and grow with the norm of the tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unsmooth.vitals.base import full, register
 @register(
     title="diversity",
     formula="r(Z) = ‖HC[Z]‖_F",
-    reading="0: all tokens equal; grows with the size of the tokens",
+    reading="0: all tokens are equal; it grows with the norm of the tokens",
     family="similarity",
     of="tokens",
     parts=(("composite", "√(‖HC[Z]‖₁ ‖HC[Z]‖∞)"),),

@@ -1,7 +1,7 @@
-"""Effective rank: exp of the entropy of the singular values, exp(H(p)), p = σ/Σσ.
+"""Effective rank of the tokens: exp of the entropy of their singular values, exp(H(p)), p = σ/Σσ.
 
-From 1 (all tokens on one line, equal ones too) to min(n, d) (all singular values equal). `share` is that over
-min(n, d). Undefined where all tokens are zero.
+From 1 (all tokens on one line, equal tokens included) to min(n, d) (all singular values equal). `share` is the rank
+divided by min(n, d). Undefined if all tokens are zero.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from unsmooth.vitals.base import TOKEN_SAMPLE, plogp, register
 @register(
     title="effective rank",
     formula="exp(−Σ p log p), p = σ/Σσ",
-    reading="1: all tokens on one line; min(n, d): none is predictable from the others",
+    reading="1: all tokens on one line; min(n, d): all directions are equally used",
     family="rank",
     of="singular",
     sample=TOKEN_SAMPLE,
-    parts=(("share", "over min(n, d)"),),
+    parts=(("share", "divided by min(n, d)"),),
     low=1.0,
 )
 def effective_rank(s: Tensor) -> dict[str, Tensor]:

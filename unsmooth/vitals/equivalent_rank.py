@@ -1,6 +1,6 @@
-"""Equivalent rank of an attention map: the smallest r with f(r) = Σ_{t≤r}σ_t / Σσ ≥ 0.9 (adder attention).
+"""Equivalent rank of attention maps: the smallest r with f(r) = Σ_{t≤r}σ_t / Σσ ≥ 0.9 (adder attention).
 
-From 1 (uniform map) to ⌈0.9·m⌉ (identity), for each head. `share` is that over the number of singular values,
+From 1 (uniform map) to ⌈0.9·m⌉ (identity), per head. `share` is the rank divided by the number of singular values,
 `cumulative` the curve f.
 """
 
@@ -16,18 +16,18 @@ SHARE = 0.9
 @register(
     title="equivalent rank of maps",
     formula="smallest r with Σ_{t≤r}σ_t ≥ 0.9·Σσ",
-    reading="1: the map is an average; the more, the more it tells tokens apart",
+    reading="1: the map is an average; larger: it distinguishes more tokens",
     family="attention",
     of="map_singular",
     accepts=OVER_TOKENS,
     sample=MAP_SAMPLE,
     cubic=True,
-    parts=(("share", "over the number of singular values"), ("cumulative", "f(r) = Σ_{t≤r}σ_t/Σσ")),
+    parts=(("share", "divided by the number of singular values"), ("cumulative", "f(r) = Σ_{t≤r}σ_t/Σσ")),
     low=1.0,
 )
 def equivalent_rank(s: Tensor) -> dict[str, Tensor]:
     s = s.double()
     cumulative = s.cumsum(dim=-1) / s.sum(dim=-1, keepdim=True)
-    # The count of steps that fall short, and one; a hair's breadth below 0.9 is rounding.
+    # The tolerance covers rounding.
     rank = (cumulative < SHARE - 1e-9).sum(dim=-1).double() + 1
     return {"": rank, "share": rank / s.shape[-1], "cumulative": cumulative}

@@ -1,8 +1,8 @@
-"""How much of the first tokens' variety is left: log(‖HC[X_l]‖_F / ‖HC[X_0]‖_F), natural logarithm.
+"""Change of the high-frequency part since the input: ln(‖HC[X_l]‖_F / ‖HC[X_0]‖_F).
 
-X_0 are the tokens in front of the first block. Below 0, tokens have come closer together in absolute terms; a residual
-stream that grows hides this, so read it beside the high-frequency share. The curve of the anti-oversmoothing paper's
-Figure 1. Undefined where the first tokens are all equal, or where a host changes the width of its tokens.
+X_0 are the tokens before the first block. Below 0 the tokens are closer together than X_0 in absolute terms. A growing
+residual stream hides this, so compare with `high_frequency_ratio`. This is the curve of the anti-oversmoothing paper's
+Figure 1. Undefined if the first tokens are all equal, or if the width of the tokens changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unsmooth.vitals.base import full, register
 @register(
     title="high-frequency gain",
     formula="ln(‖HC[X_l]‖_F / ‖HC[X_0]‖_F)",
-    reading="below 0: closer together than before the first block",
+    reading="below 0: tokens are closer together than before the first block",
     family="similarity",
     of="growth",
 )

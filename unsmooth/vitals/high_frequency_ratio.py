@@ -1,6 +1,6 @@
-"""The share of the tokens that is not their mean: ‖HC[X]‖_F / ‖X‖_F.
+"""High-frequency share of the tokens: ‖HC[X]‖_F / ‖X‖_F, the part that is not their mean.
 
-From 0 (all tokens equal) to 1 (tokens with mean zero); the anti-oversmoothing paper's Figure 11. Undefined where all
+From 0 (all tokens equal) to 1 (tokens with mean zero); the anti-oversmoothing paper's Figure 11. Undefined if all
 tokens are zero.
 """
 
@@ -15,7 +15,7 @@ from unsmooth.vitals.base import full, register
 @register(
     title="high-frequency share",
     formula="‖HC[X]‖_F / ‖X‖_F, HC[X] = X − mean token",
-    reading="0: all tokens equal; 1: their mean is zero",
+    reading="0: all tokens are equal; 1: their mean is zero",
     family="similarity",
     of="tokens",
     low=0.0,

@@ -1,11 +1,11 @@
-"""How alike two blocks' tokens are as representations: linear CKA over images, by minibatches.
+"""Similarity of the representations of two blocks: linear CKA over images, by minibatches.
 
     CKA(X, Y) = Σ HSIC₁(K, L) / √(Σ HSIC₁(K, K) · Σ HSIC₁(L, L)),   K = XXᵀ, L = YYᵀ
 
-X and Y have one row an image: all its tokens, laid end to end. HSIC₁ is the unbiased estimator, summed over batches;
-batches of fewer than four images are left out, because it does not exist for them. The value is a block's CKA with the
-block before it; `matrix` has its CKA with every block. 1: the same up to rotation and scale; near 0: unrelated. With
-few images it may fall a little below 0 or rise above 1.
+X and Y have one row per image: all its tokens, flattened. HSIC₁ is the unbiased estimator, summed over batches. It
+needs at least four images, so smaller batches are ignored. The value is the CKA of a block with the previous block;
+`matrix` has its CKA with every block. 1: equal up to rotation and scale; near 0: unrelated. With few images it may be
+slightly below 0 or above 1.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def unbiased_hsic(k: Tensor, l: Tensor) -> Tensor:  # noqa: E741 - the paper's l
 
 
 @register(
-    title="similarity of blocks (CKA)",
-    formula="minibatch linear CKA with the block before",
-    reading="1: the block hands on the same representation; low: it changes it",
+    title="CKA of blocks",
+    formula="minibatch linear CKA with the previous block",
+    reading="1: the same representation as the previous block; low: the block changes it",
     family="function",
     of="blocks",
     parts=(("matrix", "CKA with every block"),),
@@ -67,7 +67,7 @@ class LayerCKA(Collector):
         if (i, j) not in self.sums:
             return float("nan")
         if any(self.sums[b, b] <= RESOLUTION * self.sizes[b] for b in (i, j)):
-            return float("nan")  # equal images: what is left is rounding
+            return float("nan")  # equal images leave only rounding errors
         return float(self.sums[i, j] / (self.sums[i, i] * self.sums[j, j]).sqrt())
 
     def final(self) -> dict[int, dict[str, float | list[float]]]:

@@ -1,9 +1,9 @@
-"""Condition number, natural logarithm: log(σ₁/σ_min) of the tokens (Always Skip Attention).
+"""Condition number of the tokens: ln(σ₁/σ_min) (Always Skip Attention).
 
-Of the block's output, of what each branch adds (`attn`, `mlp`), and of the sum with the skip (`attn+skip`, `mlp+skip`).
-Beside each stands the robust form, log(σ₁/σ_k) with k = ⌈0.9·r⌉ of r singular values: one direction that no token
-uses does not decide it. 0 is a perfectly conditioned matrix. Single precision does not resolve singular values below
-1e−7 of the largest one: they count as that, so the value never passes 16.1. Undefined where all tokens are zero.
+Of the block's output, of what each branch adds (`attn`, `mlp`), and of the residual sum (`attn+skip`, `mlp+skip`). Each
+has a robust form, ln(σ₁/σ_k) with k = ⌈0.9·r⌉ of r singular values, which a single unused direction does not change.
+0 for equal singular values. Single precision does not resolve singular values below 1e−7 of the largest one; they
+count as 1e−7, so the value is at most 16.1. Undefined if all tokens are zero.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ ROBUST = 0.9
 @register(
     title="log condition number",
     formula="ln(σ₁/σ_min); robust: ln(σ₁/σ_⌈0.9r⌉)",
-    reading="0: all directions alike; 16.1: singular, as far as single precision can tell",
+    reading="0: equal singular values; 16.1: singular in single precision",
     family="rank",
     of="singular",
     sites=("", "attn", "attn+skip", "mlp", "mlp+skip"),
     sample=TOKEN_SAMPLE,
     site_sample=SITE_SAMPLE,
     parts=(
-        ("robust", "the smallest tenth of the singular values left out"),
-        ("attn", "what the attention branch adds"),
-        ("attn+skip", "that, after the residual sum"),
-        ("mlp", "what the MLP branch adds"),
-        ("mlp+skip", "that, after the residual sum"),
+        ("robust", "without the smallest tenth of the singular values"),
+        ("attn", "output of the attention branch"),
+        ("attn+skip", "sum of attention branch and skip"),
+        ("mlp", "output of the MLP branch"),
+        ("mlp+skip", "sum of MLP branch and skip"),
     ),
     low=0.0,
     high=-math.log(RESOLUTION),

@@ -1,10 +1,10 @@
-"""How fast one map mixes tokens: |λ₂(A)|, the second largest eigenvalue in size (anti-oversmoothing, D.1).
+"""Mixing rate of attention maps: |λ₂(A)|, the second largest absolute eigenvalue (anti-oversmoothing, D.1).
 
-Applied again and again, A draws tokens together at this rate: 0 for the uniform map, which does it in one step, 1 for
-the identity, which never does. `coefficient` is Dobrushin's τ(A) = ½ max_ij ‖A_i − A_j‖₁, which bounds it from above
-(`coefficient.measured` repeats |λ₂| beside it). One step may still stretch tokens apart: A is not normal. For maps
-whose rows sum to one; of other effective maps it is the largest eigenvalue of A on tokens without their mean. Found by
-squaring A ten times (Gelfand), to about one part in a hundred.
+Repeated application of A contracts differences between tokens at this rate: 0 for the uniform map, which removes them
+in one step, 1 for the identity, which keeps them. `coefficient` is Dobrushin's τ(A) = ½ max_ij ‖A_i − A_j‖₁, an upper
+bound of it (`coefficient.measured` is |λ₂| again). One step may still increase differences, because A is not normal.
+For maps whose rows do not sum to one, it is the largest absolute eigenvalue of A on tokens without their mean. Computed
+by ten squarings of A (Gelfand), with a relative error of about 0.01.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ SQUARINGS = 10
 @register(
     title="mixing rate",
     formula="|λ₂(A)|",
-    reading="0: tokens are mixed in one step; 1: never",
+    reading="0: one step makes all tokens equal; 1: tokens are never mixed",
     family="theory",
     of="map",
     accepts=SQUARE,
     sample=THEORY_SAMPLE,
     cubic=True,
     parts=(
-        ("coefficient", "τ(A), Dobrushin's bound of |λ₂(A)|"),
+        ("coefficient", "τ(A), Dobrushin's upper bound of |λ₂(A)|"),
         ("coefficient.measured", "|λ₂(A)|"),
     ),
     low=0.0,
 )
 def mixing_rate(a: Tensor) -> dict[str, Tensor]:
     a = a.double()
-    rate = spectral_radius(a - a.mean(dim=-2, keepdim=True))  # JA away: what is left acts on tokens without their mean
+    rate = spectral_radius(a - a.mean(dim=-2, keepdim=True))  # A − JA acts on tokens without their mean
     tau = torch.cdist(a, a, p=1).amax(dim=(-2, -1)) / 2
     return {"": rate, "coefficient": tau, "coefficient.measured": rate}
 
 
 def spectral_radius(a: Tensor) -> Tensor:
-    """The largest eigenvalue in size of each matrix (…, n, n), by ‖A^m‖^{1/m} with m = 2^SQUARINGS."""
+    """Largest absolute eigenvalue of each matrix (…, n, n): ‖A^m‖^{1/m} with m = 2^SQUARINGS."""
     log = torch.zeros(a.shape[:-2], dtype=a.dtype, device=a.device)
     for i in range(SQUARINGS + 1):
         size = a.flatten(-2).norm(dim=-1)

@@ -1,9 +1,9 @@
-"""Whether queries matter: the mean Jensen–Shannon divergence of a map's rows to their mean row, natural logarithm.
+"""Sensitivity of attention to the query: mean Jensen–Shannon divergence of the rows of a map from their mean row.
 
     mean_i JS(A_i, mean row),   JS(p, q) = H((p+q)/2) − (H(p) + H(q))/2
 
-0: all rows are equal, so attention does not depend on the query; at most log 2, for each head. Of an effective map,
-rows are made distributions as in `attention_entropy`.
+0 if all rows are equal, so that attention does not depend on the query; at most ln 2 (natural logarithm). Per
+head. Rows of effective maps are normalised as in `attention_entropy`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from unsmooth.vitals.base import OVER_TOKENS, distribution, plogp, register
 
 
 @register(
-    title="query insensitivity",
+    title="query sensitivity",
     formula="mean over queries of JS(A_i, mean row)",
-    reading="0: attention does not depend on the query",
+    reading="0: attention does not depend on the query; ln 2: every query attends to other keys",
     family="attention",
     of="map",
     accepts=OVER_TOKENS,

@@ -1,7 +1,7 @@
-"""Stable rank: ‖X‖_F² / σ₁².
+"""Stable rank of the tokens: ‖X‖_F² / σ₁².
 
-From 1 (one direction carries everything) to min(n, d). It looks at the largest singular value, where the effective
-rank looks at all of them. Undefined where all tokens are zero.
+From 1 (one direction has all the energy) to min(n, d). It depends on the largest singular value; the effective rank
+depends on all of them. Undefined if all tokens are zero.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from unsmooth.vitals.base import TOKEN_SAMPLE, register
 @register(
     title="stable rank",
     formula="‖X‖_F² / σ₁²",
-    reading="1: one direction carries everything",
+    reading="1: one direction has all the energy; min(n, d): all have the same",
     family="rank",
     of="singular",
     sample=TOKEN_SAMPLE,

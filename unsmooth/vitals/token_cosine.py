@@ -1,9 +1,9 @@
-"""How alike the tokens point: mean |cos| over pairs of tokens.
+"""Similarity of the tokens: mean |cos| over pairs of tokens.
 
     Σ_{i<j} |cos(X_i, X_j)| / (n(n−1)/2)                                 (anti-oversmoothing, Eq. 76)
 
-From 0 (orthogonal tokens) to 1 (all on one line). A token of zeros counts as orthogonal to all others. It does not
-see sizes: one huge token among equal ones changes it little. In healthy models it often falls with depth.
+From 0 (orthogonal tokens) to 1 (all on one line). A token of zeros counts as orthogonal to all others. Norms do not
+matter: one very large token among equal ones changes it little. In healthy models it often falls with depth.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unsmooth.vitals.base import Undefined, full, register
 @register(
     title="token similarity",
     formula="mean of |cos(X_i, X_j)| over pairs i < j",
-    reading="1: all tokens on one line; 0: orthogonal",
+    reading="1: all tokens on one line; 0: orthogonal tokens",
     family="similarity",
     of="tokens",
     low=0.0,
@@ -26,7 +26,7 @@ from unsmooth.vitals.base import Undefined, full, register
 def token_cosine(x: Tensor) -> Tensor:
     n = x.shape[-2]
     if n < 2:
-        raise Undefined("one token has nothing to be compared with")
+        raise Undefined("it needs at least two tokens")
     u = F.normalize(full(x), dim=-1)
     gram = u @ u.mT
     gram.diagonal(dim1=-2, dim2=-1).zero_()

@@ -1,4 +1,4 @@
-"""Vitals of a whole model: the bounds of the papers' theorems against measurements, and the Jacobian spectrum."""
+"""Vitals of a whole model: bounds of the papers' theorems with the measured values, and the Jacobian spectrum."""
 
 from __future__ import annotations
 

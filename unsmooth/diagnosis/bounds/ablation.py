@@ -1,9 +1,9 @@
-"""A trained model with parts removed, and the sizes of HC on its way: what the smoothing bounds are compared with.
+"""A model without some of its parts, and the norm of HC at points inside its blocks, for comparison with the bounds.
 
-attention   one head of each block, no skip, no MLP
+attention   one head per block, no skip, no MLP
 heads       all heads, no skip, no MLP
 skip        all heads and the skip, no MLP
-whole       the model as it is
+whole       the unchanged model
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VARIANTS = ("attention", "heads", "skip", "whole")
 
 
 class OneHead(AttentionPatch):
-    """The first head of an attention; the others give nothing."""
+    """Keeps the first head of an attention and sets the others to zero."""
 
     def __init__(self, attention: Attention) -> None:
         super().__init__()
@@ -45,20 +45,24 @@ class OneHead(AttentionPatch):
 
 
 @dataclass
-class Passage:
-    """‖HC‖_F (B,) of the tokens at each station of a block, and its largest logits α (B, heads)."""
+class BlockNorms:
+    """‖HC‖_F (B,) at points of a block, and its largest logits α (B, heads).
 
-    size: dict[str, Tensor] = field(default_factory=dict)
+    The points are `before` and `after` the block, `between` its branches, and for each branch its input (`attn in`),
+    its output (`attn out`) and what the residual sum adds (`attn added`).
+    """
+
+    hc: dict[str, Tensor] = field(default_factory=dict)
     alpha: Tensor | None = None
 
 
 def remove_parts(model: nn.Module, anatomy: Anatomy, variant: str) -> nn.Module:
-    """A copy of the model without the parts that a variant lacks; the model itself for `whole`."""
+    """A copy of the model without the parts that a variant lacks. `whole` returns the model itself."""
     for block in anatomy.blocks:
         if block.residuals != ("attn", "mlp"):
-            raise NotApplicable("its blocks are not attention and MLP, each with a skip")
-        if block.attention().kind != "global":
-            raise NotApplicable("its attention is not over all tokens, and the theorems are about that")
+            raise NotApplicable("the bounds need blocks of attention and MLP, each with a skip")
+        if block.core().kind != "global":
+            raise NotApplicable("the bounds need attention over all tokens")
     if variant == "whole":
         return model
     copied: nn.Module = copy.deepcopy(model)
@@ -74,63 +78,67 @@ def remove_parts(model: nn.Module, anatomy: Anatomy, variant: str) -> nn.Module:
     return copied
 
 
-def passages(model: nn.Module, anatomy: Anatomy, images: Tensor) -> list[Passage]:
-    """What happens to HC in each block of a model: before it, into and out of each branch, as added, and after it."""
-    found = [Passage() for _ in anatomy.blocks]
+def measure_norms(model: nn.Module, anatomy: Anatomy, images: Tensor) -> list[BlockNorms]:
+    """Norms of HC at all points of each block of a model."""
+    norms = [BlockNorms() for _ in anatomy.blocks]
 
-    def note(block: Block, station: str, x: Tensor) -> None:
+    def on_tokens(block: Block, point: str, x: Tensor) -> None:
         tokens = as_tokens(x, block.channels).double()
-        found[block.index].size[station] = split(tokens)[1].flatten(1).norm(dim=1)
+        norms[block.index].hc[point] = split(tokens)[1].flatten(1).norm(dim=1)
 
     def on_residual(block: Block, branch: str, x: Tensor, f: Tensor, out: Tensor) -> None:
-        note(block, f"{branch} added", f)
+        on_tokens(block, f"{branch} added", f)
         if branch == "attn":
-            note(block, "between", out)
+            on_tokens(block, "between", out)
 
     def on_attention(block: Block, attention: Attention, call: AttentionCall) -> None:
-        size = call.scores().abs().amax(dim=(-2, -1))
-        found[block.index].alpha = size.double()
+        norms[block.index].alpha = call.scores().abs().amax(dim=(-2, -1)).double()
 
     with (
         eval_mode(model),
-        watch_hook_points(model, anatomy, note),
+        observe_branches(model, anatomy, on_tokens),
         probe(
             model,
-            lambda block, x: note(block, "after", x),
+            lambda block, x: on_tokens(block, "after", x),
             on_attention,
             anatomy,
-            lambda block, x: note(block, "before", x),
+            lambda block, x: on_tokens(block, "before", x),
             on_residual,
         ),
     ):
-        run(model, batch_inputs(model, images))
-    return found
+        run(model, example(model, images))
+    return norms
 
 
 @contextmanager
-def watch_hook_points(
+def observe_branches(
     model: nn.Module,
     anatomy: Anatomy,
-    note: Callable[[Block, str, Tensor], None],
+    on_tokens: Callable[[Block, str, Tensor], None],
     branches: tuple[str, ...] = ("attn", "mlp"),
 ) -> Iterator[None]:
-    """Within the context, `note(block, "attn read", x)` and `"attn given"` tell what a branch reads and gives."""
+    """Within the context, `on_tokens(block, "attn in", x)` and `"attn out"` receive input and output of branches."""
     handles: list[Any] = []
 
-    def watch(block: Block, station: str, point: HookPoint) -> None:
+    def observe(block: Block, name: str, point: HookPoint) -> None:
+        def receive(value: Any) -> None:
+            tokens = first_tensor(value)
+            assert tokens is not None
+            on_tokens(block, name, tokens)
+
         module = model.get_submodule(point.module)
         if point.side == "input":
-            hook = lambda _, args, kwargs: note(block, station, first_tensor((args, kwargs)))  # type: ignore[arg-type]  # noqa: E731
-            handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+            hook = module.register_forward_pre_hook(lambda _, args, kwargs: receive((args, kwargs)), with_kwargs=True)
         else:
-            handles.append(module.register_forward_hook(lambda _, args, out: note(block, station, first_tensor(out))))  # type: ignore[arg-type]
+            hook = module.register_forward_hook(lambda _, args, output: receive(output))
+        handles.append(hook)
 
     try:
         for block in anatomy.blocks:
             for name in branches:
                 branch = block.branch(name)
-                watch(block, f"{name} read", branch.hook_point("front"))
-                watch(block, f"{name} given", branch.hook_point("end"))
+                observe(block, f"{name} in", branch.hook_point("front"))
+                observe(block, f"{name} out", branch.hook_point("end"))
         yield
     finally:
         for handle in handles:

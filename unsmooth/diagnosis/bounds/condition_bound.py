@@ -1,13 +1,13 @@
-"""Conditioning of attention against its bounds: Propositions 4.1 and 4.2 of Always Skip Attention.
+"""Condition numbers of attention and their bounds: Propositions 4.1 and 4.2 of Always Skip Attention.
 
     4.1   log κ(XW_QW_KᵀXᵀXW_V) ≤ log κ(W_Q)κ(W_K)κ(W_V) + 3 log κ(X)      linear attention, without softmax
-    4.2   the skip lowers the condition number of what attention gives
+    4.2   the skip lowers the condition number of the output of attention
 
-X is what the attention branch reads, W the weights of all heads together. `linear` is the right side of 4.1 and
-`linear.measured` its left side on the host's own weights; both hide how far softmax attention is from linear. `skip`
-is log κ of what attention adds and `skip.measured` of the sum with the skip. 4.1 is about matrices of full column
-rank: with fewer tokens than channels κ is taken over min(n, d) values, and the inequality may fail (`unsmooth.theory`
-has counterexamples). 4.2 is a heuristic of the paper, not a theorem. Double precision resolves log κ up to 34.
+X is the input of the attention branch, W are the weights of all heads. `linear` is the right side of 4.1 and
+`linear.measured` its left side with the weights of the host; both ignore softmax. `skip` is log κ of the output of
+attention and `skip.measured` that of the sum with the skip. 4.1 needs matrices of full column rank: with fewer tokens
+than channels, κ is taken over min(n, d) values and the inequality may fail (`unsmooth.theory` has counterexamples). 4.2
+is a heuristic of the paper, not a theorem. Double precision resolves log κ up to 34.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.diagnosis.bounds.ablation import watch_hook_points
+from unsmooth.diagnosis.bounds.ablation import observe_branches
 from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.hosts.inputs import batch_inputs, run
@@ -31,16 +31,16 @@ RESOLUTION = 1e-15
 
 @register(
     title="condition bounds",
-    formula="log κ(W_Q)κ(W_K)κ(W_V) + 3 log κ(X) against log κ(XW_QW_KᵀXᵀXW_V)",
-    reading="measured below the bound: the proposition holds here",
+    formula="log κ(W_Q)κ(W_K)κ(W_V) + 3 log κ(X) ≥ log κ(XW_QW_KᵀXᵀXW_V)",
+    reading="measured values below the bound: the proposition holds for this block",
     family="theory",
     of="model",
     main="linear",
     sample=THEORY_SAMPLE,
     parts=(
         ("linear", "bound of Proposition 4.1 for linear attention"),
-        ("skip", "what attention adds, without the skip: Proposition 4.2 says that the sum is below it"),
-        ("*.measured", "linear attention itself; the sum with the skip"),
+        ("skip", "output of attention; by Proposition 4.2 the sum with the skip is below it"),
+        ("*.measured", "linear attention, or the sum with the skip"),
     ),
 )
 def condition_bound(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: list[int]) -> dict[str, list[Tensor]]:
@@ -48,8 +48,8 @@ def condition_bound(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: 
     parts = ("linear", "linear.measured", "skip", "skip.measured")
     out: dict[str, list[Any]] = {part: [None] * depth for part in parts}
 
-    def read(block: Block, station: str, x: Tensor) -> None:
-        if station != "attn read":
+    def on_input(block: Block, point: str, x: Tensor) -> None:
+        if point != "attn in":
             return
         x = as_tokens(x, block.channels).double()
         query, key, value = (w.detach().double().mT for w in query_key_value(model, block))
@@ -65,7 +65,7 @@ def condition_bound(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: 
 
     with (
         eval_mode(model),
-        watch_hook_points(model, anatomy, read, ("attn",)),
+        observe_branches(model, anatomy, on_input, ("attn",)),
         probe(model, anatomy=anatomy, on_residual=on_residual),
     ):
         run(model, batch_inputs(model, images))

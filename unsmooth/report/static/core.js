@@ -1,16 +1,16 @@
-// What all parts of the page share: the data, colours of the theme, and when charts are drawn.
+// Shared by all parts of the page: the data, the colours of the theme, and the drawing of charts.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
 const $ = (id) => document.getElementById(id);
 const MODELS = data.models.length;
-const shown = data.models.map(() => true); // what the legend hides
+const shown = data.models.map(() => true); // models that the legend does not hide
 const DASHES = ["solid", "7px,3px", "3px,2px", "9px,2px,2px,2px", "12px,3px", "1.5px,2.5px"];
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x"];
 
-// Plotly reads a little HTML in its texts; a name is to be shown as it is.
+// Plotly interprets some HTML in texts, so names are escaped.
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-// Names of models are long and charts are small: in a chart a model goes by its letter, which the legends explain.
+// In charts a letter stands for a model, because names are long. The legends explain it.
 const letter = (i) => data.models[i].letter;
 
 function format(value) {
@@ -27,7 +27,7 @@ function fill(select, options, chosen) {
   if (options.some(([value]) => String(value) === String(chosen))) select.value = String(chosen);
 }
 
-// A custom property holds both themes' colours until an element uses it, so an element is asked.
+// A custom property holds the colours of both themes until an element uses it, so the colour is read from an element.
 const probe = document.body.appendChild(document.createElement("span"));
 probe.hidden = true;
 function colour(name, alpha = 1) {
@@ -35,12 +35,12 @@ function colour(name, alpha = 1) {
   const rgb = getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
   return `rgba(${rgb.join(",")},${alpha})`;
 }
-// Six colours; after them the same again with other dashes and symbols.
+// Six colours, then the same again with other dashes and symbols.
 const modelColour = (i, alpha) => colour(`c${i % 6}`, alpha);
 const dashOf = (i) => DASHES[(i + Math.floor(i / 6)) % 6];
 const symbolOf = (i) => SYMBOLS[(i + Math.floor(i / 6)) % 6];
 
-// Charts are drawn when they come near the window, and the rest when the browser has nothing else to do.
+// Charts are drawn when they come near the window, and the others when the browser is idle.
 const charts = new Map();
 const seen = new IntersectionObserver(
   (entries) => entries.filter((e) => e.isIntersecting).forEach((e) => draw(e.target)),
@@ -48,7 +48,7 @@ const seen = new IntersectionObserver(
 );
 
 function chart(node, build, follows = false) {
-  charts.set(node, { build, follows, drawn: false }); // follows: what the legend hides is left out
+  charts.set(node, { build, follows, drawn: false }); // follows: redrawn when the legend hides a model
   seen.observe(node);
 }
 
@@ -59,11 +59,11 @@ function draw(node) {
   seen.unobserve(node);
   const { traces, layout } = entry.build();
   const height = layout.height || 210;
-  // On paper two charts stand side by side; the window's width says nothing about it.
+  // In print two charts are side by side, whatever the width of the window.
   const size = printing ? { autosize: false, width: node.closest(".wide") ? 650 : 315, height: height > 210 ? height : 160 } : { height };
   node.style.height = `${size.height}px`;
   Plotly.react(node, traces, frame({ ...layout, ...size }), { displayModeBar: false, responsive: true });
-  // A chart that was drawn before keeps its width when its card grows.
+  // A chart keeps its old width when its card grows.
   if (!printing && node.clientWidth && Math.abs(node._fullLayout.width - node.clientWidth) > 1) Plotly.Plots.resize(node);
 }
 
@@ -86,7 +86,7 @@ function idle() {
   }
 }
 
-// Axes and type that all charts have.
+// Axes and fonts of all charts.
 function frame(layout) {
   const ink = colour("ink"), soft = colour("soft"), line = colour("line");
   const axis = {
@@ -110,7 +110,7 @@ function frame(layout) {
   };
 }
 
-// Blocks as an x axis: whole numbers only.
+// An x axis of blocks: whole numbers only.
 function blockAxis(count) {
   return { label: "block", unifiedhovertitle: { text: "block %{x}" }, range: [-0.5, count - 0.5], dtick: Math.max(1, Math.ceil(count / 12)), tick0: 0 };
 }
@@ -138,7 +138,7 @@ function band(low, high, fillcolor, at = (i) => i) {
   return { x, y, mode: "lines", line: { width: 0 }, fill: "toself", fillcolor, hoverinfo: "skip", showlegend: false };
 }
 
-// The legend: every button of a model says the same, and so do the rows of tables.
+// The legend: all buttons and table rows of a model are hidden together.
 document.querySelectorAll(".model-toggle").forEach((button) => button.addEventListener("click", () => {
   const i = button.dataset.model;
   shown[i] = !shown[i];
@@ -147,7 +147,7 @@ document.querySelectorAll(".model-toggle").forEach((button) => button.addEventLi
   redraw((_, entry) => entry.follows);
 }));
 
-// Theme: the system's until the button is used.
+// Theme: that of the system until the button is used.
 const darkSystem = matchMedia("(prefers-color-scheme: dark)");
 const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : darkSystem.matches);
 const themeButton = $("theme");

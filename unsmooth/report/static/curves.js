@@ -1,20 +1,20 @@
-// Curves by depth, bounds against measurements, and learned parameters.
+// Curves by depth, bounds and measured values, spectra and learned parameters.
 
 const depth = Math.max(...data.models.map((m) => m.blocks));
 const checked = (id) => !$(id) || $(id).checked;
 const blocksOf = (values) => values.map((_, i) => i);
 
-// One part of one vital, for one model: its mean, its spread and where it started.
+// One part of one vital for one model: mean, spread and random initialisation.
 function lineOf(part, model, style, name) {
   const values = part.by[model];
   if (!values || !shown[model]) return [];
   const traces = [];
-  if (checked("show-start") && values.start) {
-    const tone = MODELS > 1 ? modelColour(model, 0.75) : colour("start");
-    if (MODELS === 1) traces.push(band(...around(values.start, values.startSd, style.limits), colour("start", 0.16)));
+  if (checked("show-random") && values.random) {
+    const tone = MODELS > 1 ? modelColour(model, 0.75) : colour("random");
+    if (MODELS === 1) traces.push(band(...around(values.random, values.randomSd, style.limits), colour("random", 0.16)));
     traces.push({
-      x: blocksOf(values.start), y: values.start, mode: "lines", line: { color: tone, width: 1.3, dash: "dot" },
-      name: MODELS > 1 ? `${letter(model)} at random start` : "random start", hovertemplate: "%{y:.3g}", showlegend: false,
+      x: blocksOf(values.random), y: values.random, mode: "lines", line: { color: tone, width: 1.3, dash: "dot" },
+      name: MODELS > 1 ? `${letter(model)} at random initialisation` : "random initialisation", hovertemplate: "%{y:.3g}", showlegend: false,
     });
   }
   if (checked("show-spread")) traces.push(band(...around(values.mean, values.sd, style.limits), style.fill));
@@ -28,14 +28,14 @@ function lineOf(part, model, style, name) {
   return traces;
 }
 
-// One standard deviation to both sides, but not beyond what a vital can be.
+// One standard deviation to both sides, within the range of the vital.
 function around(mean, sd, [low, high] = [null, null]) {
   const within = (v) => Math.min(high ?? Infinity, Math.max(low ?? -Infinity, v));
   const at = (sign) => mean.map((m, i) => (m === null || sd[i] === null || sd[i] === undefined ? null : within(m + sign * sd[i])));
   return [at(-1), at(1)];
 }
 
-// The heads of one part: thin lines of one colour.
+// The heads of one part, as thin lines of one colour.
 function headsOf(part, model) {
   const rows = part.by[model];
   if (!rows || !shown[model]) return [];
@@ -76,7 +76,7 @@ const styleOf = (i, limits) => ({ line: modelColour(i), fill: modelColour(i, 0.1
 const linesOf = (part, limits) =>
   data.models.flatMap((_, i) => lineOf(part, i, styleOf(i, limits), MODELS > 1 ? letter(i) : "mean"));
 
-// Parts side by side. They share a scale if that leaves all of them readable: a rank and its share have no common one.
+// Parts side by side. They share a scale if their values are of similar size: a rank and its share are not.
 function facets(parts, width, limits) {
   const columns = Math.max(1, Math.min(parts.length, Math.floor(width / 210))), rows = Math.ceil(parts.length / columns);
   const tops = parts.map((p) => Math.max(1e-12, ...p.by.flatMap((v) => (v ? v.mean : [])).map(Math.abs)));
@@ -123,11 +123,11 @@ for (const vital of data.curves) {
 }
 
 const isCurve = (node) => Boolean(node.dataset.curve);
-for (const id of ["show-spread", "show-start", "show-range", "show-parts"]) {
+for (const id of ["show-spread", "show-random", "show-range", "show-parts"]) {
   if ($(id)) $(id).addEventListener("change", () => redraw(isCurve));
 }
 
-// Bounds against what they bound.
+// Bounds and measured values.
 document.querySelectorAll("[data-bound]").forEach((node) => chart(node, () => {
   const bound = data.bounds[Number(node.dataset.bound)];
   const traces = bound.by.flatMap((values, i) => [["bound", "dash"], ["measured", "solid"]].filter(([which]) => values[which].length).map(([which, dash]) => ({
@@ -138,7 +138,7 @@ document.querySelectorAll("[data-bound]").forEach((node) => chart(node, () => {
   return { traces, layout: { xaxis: blockAxis(depth), yaxis: bound.log ? logAxis(traces, "logarithmic") : {} } };
 }));
 
-// Spectra of the theory: with and without the skip, of the blocks that were asked for.
+// Spectra of the theory, with and without the skip.
 document.querySelectorAll("[data-spectrum]").forEach((node) => chart(node, () => {
   const { lines } = data.spectra[Number(node.dataset.spectrum)];
   const traces = lines.map((line, k) => ({

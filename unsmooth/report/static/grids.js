@@ -1,9 +1,9 @@
-// Small multiples of curves by head and block, and the picked one large.
+// Small multiples of curves by head and block, and an enlarged panel.
 
 if ($("grid-panels")) {
   const SVG = "http://www.w3.org/2000/svg";
   const WIDE = 58, HIGH = 40, GAP = 5, LEFT = 18, TOP = 14;
-  const FLOOR = 1e-3; // of the largest value, where a logarithm is cut off
+  const FLOOR = 1e-3; // share of the largest value at which a logarithm is cut off
   const which = $("grid-which"), block = $("grid-block"), head = $("grid-head"), log = $("grid-log");
   const grid = () => data.grids[Number(which.value)];
   const curveOf = (model, b, h) => (((grid().by[model] || [])[b] || [])[h]) || null;
@@ -16,7 +16,7 @@ if ($("grid-panels")) {
     return parent.appendChild(node);
   };
 
-  // All panels share one scale, so that a flat one is seen to be flat.
+  // All panels share one scale, so that flat ones look flat.
   function scale() {
     let top = 0;
     for (const m of grid().by) for (const b of m || []) for (const h of b || []) for (const v of h) if (v > top) top = v;

@@ -1,8 +1,8 @@
-// Attention and token similarity of one query patch, over a sample image.
+// Attention and token similarity of one query patch of a sample image.
 
 const images = JSON.parse($("samples").textContent);
 if ($("map-picture")) {
-  // Control points of matplotlib's inferno, which is even in lightness and safe for all kinds of colour vision.
+  // Control points of matplotlib's inferno, which has even lightness and suits all kinds of colour vision.
   const INFERNO = [[0, 0, 4], [31, 12, 72], [85, 15, 109], [136, 34, 106], [186, 54, 85], [227, 89, 51], [249, 140, 10], [249, 201, 50], [252, 255, 164]];
   const heat = Array.from({ length: 256 }, (_, v) => {
     const at = (v / 255) * (INFERNO.length - 1), i = Math.min(Math.floor(at), INFERNO.length - 2);
@@ -10,7 +10,7 @@ if ($("map-picture")) {
   });
   const [model, image, block, head] = ["model", "image", "block", "head"].map((name) => $(`map-${name}`));
   const over = $("map-over"), picture = $("map-picture");
-  let place = [0.5, 0.5]; // of the query, as shares of height and width: grids differ between blocks
+  let place = [0.5, 0.5]; // of the query, relative to height and width, because grids differ between blocks
 
   const sample = () => images[Number(model.value)][Number(image.value)];
   const bytes = new Map();
@@ -31,7 +31,7 @@ if ($("map-picture")) {
     return img.complete && img.naturalWidth ? img : null;
   }
 
-  // The query of a block that is nearest to the place picked.
+  // The query of a block that is nearest to the selected place.
   function queryOf(entry) {
     const [h, w] = entry.grid;
     let best = 0, least = Infinity;
@@ -42,7 +42,7 @@ if ($("map-picture")) {
     return best;
   }
 
-  // One map as 0…255: a head's, or the mean over heads.
+  // One map as 0…255: of one head, or the mean over heads.
   function mapOf(entry, kind, which) {
     if (!entry || !entry[kind]) return null;
     const all = decode(entry[kind]), size = entry.grid[0] * entry.grid[1], count = entry.queries.length, q = queryOf(entry);
@@ -77,7 +77,7 @@ if ($("map-picture")) {
       const pixels = new ImageData(w, h);
       values.forEach((v, i) => pixels.data.set([...heat[v], behind ? 165 : 255], 4 * i));
       small.getContext("2d").putImageData(pixels, 0, 0);
-      context.imageSmoothingEnabled = false; // a patch is a square, and no finer than that
+      context.imageSmoothingEnabled = false; // patches are shown as squares
       context.drawImage(small, 0, 0, canvas.width, canvas.height);
     }
     if (entry && mark) outline(context, canvas, entry);
@@ -120,19 +120,19 @@ if ($("map-picture")) {
     outline(picture.getContext("2d"), picture, entry);
     const [r, c] = entry.queries[queryOf(entry)];
     $("map-query").textContent = `Query patch in row ${r}, column ${c}`;
-    picture.setAttribute("aria-label", `${sample().name}: click a patch, or move with the arrow keys`);
-    const looks = [["attention", "maps", `Attention in block ${block.value}, ${head.value === "mean" ? "mean over heads" : `head ${head.value}`}`],
+    picture.setAttribute("aria-label", `${sample().name}: select a patch by a click or with the arrow keys`);
+    const panels = [["attention", "maps", `Attention in block ${block.value}, ${head.value === "mean" ? "mean over heads" : `head ${head.value}`}`],
       ["similarity", "similarity", `Similarity of tokens after block ${block.value}`]];
-    for (const [name, kind, caption] of looks) {
+    for (const [name, kind, caption] of panels) {
       const values = mapOf(entry, kind, head.value);
       const canvas = $(`map-${name}`);
-      if (values) paint(canvas, entry, values, true); else missing(canvas, "no map between patches here");
+      if (values) paint(canvas, entry, values, true); else missing(canvas, "no map between patches");
       $(`map-${name}-caption`).textContent = caption;
       drawFilm(name, kind);
     }
   }
 
-  // Every block at once, each a button that picks it.
+  // All blocks, each as a button that selects it.
   function drawFilm(name, kind) {
     const film = $(`film-${name}`);
     const able = Object.keys(sample().blocks).filter((b) => sample().blocks[b][kind]);

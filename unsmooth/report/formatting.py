@@ -1,4 +1,4 @@
-"""Numbers, blocks and names as text, and JSON as a page can hold it."""
+"""Text for reports: numbers, blocks and names; and JSON inside a script element."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Any
 from markupsafe import Markup
 
 FAMILIES = {
-    "similarity": "Similarity of tokens",
-    "rank": "Rank of tokens",
+    "similarity": "Token similarity",
+    "rank": "Token rank",
     "attention": "Attention maps",
     "signal": "Signal through blocks",
-    "function": "Function",
+    "function": "Representation",
     "theory": "Theory",
 }
 
 
 def number(value: Any, digits: int = 5) -> float | None:
-    """A finite number with few digits, or None. Pages are full of numbers, and nobody reads the sixth digit."""
+    """A finite number with this many significant digits, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(f"{value:.{digits}g}")
 
 
 def show(value: Any) -> str:
-    """A number for people: three digits, no exponent where it can be helped."""
+    """A number with three significant digits, with an exponent only for very small and very large ones."""
     x = number(value, 3)
     if x is None:
         return "–"
@@ -55,47 +55,47 @@ def ranges(blocks: Iterable[Any]) -> str:
 
 
 def unbroken(text: str) -> str:
-    """Text whose ranges of numbers are not broken over two lines."""
+    """Text in which no line break can occur inside a range of numbers."""
     return re.sub(r"(?<=\d)–(?=\d)", "\u2060–\u2060", text)
 
 
 def in_blocks(blocks: Iterable[Any]) -> str:
-    """ "block 3", "blocks 0–3, 5" or nothing."""
+    """ "block 3", "blocks 0–3, 5" or an empty string."""
     text = ranges(blocks)
     return f"block{'' if text.isdigit() else 's'} {text}" if text else ""
 
 
-def labels(diagnoses: list[dict[str, Any]]) -> list[str]:
-    """A name for each model; those that share one are numbered."""
-    names = [str(d["model"]["name"]) for d in diagnoses]
-    shared, seen = Counter(names), Counter[str]()
-    out = []
+def unique_names(names: Iterable[str]) -> list[str]:
+    """Names in which repeated ones are numbered: a #1, b, a #2."""
+    names = list(names)
+    count, seen = Counter(names), Counter[str]()
+    unique = []
     for name in names:
         seen[name] += 1
-        out.append(f"{name} #{seen[name]}" if shared[name] > 1 else name)
-    return out
+        unique.append(f"{name} #{seen[name]}" if count[name] > 1 else name)
+    return unique
 
 
 def letter(index: int) -> str:
-    """What a model is called where its name is too long."""
+    """A letter that stands for a model in charts."""
     return chr(ord("A") + index) if index < 26 else str(index + 1)
 
 
-def part_label(part: str, main: str = "") -> str:
-    """What a part is called in a list of choices: "" → "overall", "share.heads" → "share, by head"."""
+def part_label(part: str) -> str:
+    """Label of a part in a menu: "" → "overall", "share.heads" → "share, by head"."""
     pieces = ["by head" if piece == "heads" else piece for piece in part.split(".") if piece]
-    return ", ".join(pieces) or ("overall" if main == "" else "whole")
+    return ", ".join(pieces) or "overall"
 
 
 def part_meaning(part: str, meaning: dict[str, str]) -> str:
-    """What a part means, put together from what its pieces mean."""
+    """Description of a part, from the descriptions of its pieces."""
     if part in meaning:
         return str(meaning[part])
     return "; ".join(str(meaning[piece]) for piece in part.split(".") if piece in meaning)
 
 
 def paragraphs(text: str) -> list[tuple[str, str]]:
-    """A docstring as paragraphs: ("formula", indented lines as they are) or ("text", lines joined)."""
+    """Paragraphs of a docstring: ("formula", indented lines) or ("text", joined lines)."""
     out = []
     for chunk in text.split("\n\n"):
         lines = [line for line in chunk.split("\n") if line.strip()]
@@ -107,7 +107,7 @@ def paragraphs(text: str) -> list[tuple[str, str]]:
 
 
 def script_json(value: Any) -> Markup:
-    """JSON that can stand in a script element: nothing in it can end the element or a line of a script."""
+    """JSON for a script element: no character in it can end the element or a line."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -120,7 +120,7 @@ def thousands(count: Any) -> str:
 
 
 def fixed(value: Any, places: int, sign: bool = False) -> str:
-    """A number with so many decimals, and its sign if that matters."""
+    """A number with this many decimals, and with its sign if `sign`."""
     x = number(value, 12)
     return "–" if x is None else f"{x:{'+' if sign else ''}.{places}f}".replace("-", "−")
 
@@ -137,7 +137,7 @@ def duration(seconds: Any) -> str:
 
 
 def setting(value: Any) -> str:
-    """A field of a recipe as one would write it down."""
+    """A field of a recipe as text."""
     if isinstance(value, list | tuple):
         return ", ".join(setting(v) for v in value)
     if value is None or value == "":

@@ -1,9 +1,9 @@
-// The strip: the value of a cell shows on hover and on focus; arrow keys move from cell to cell.
+// The heatmap: a tooltip shows the value of the cell under the pointer or in focus; arrow keys move between cells.
 
-const strip = $("strip-table");
-if (strip) {
+const heatmap = $("heatmap-table");
+if (heatmap) {
   const tip = $("tip");
-  const rows = [...strip.querySelectorAll("tr")].map((row) => [...row.querySelectorAll(".cell")]).filter((r) => r.length);
+  const rows = [...heatmap.querySelectorAll("tr")].map((row) => [...row.querySelectorAll(".cell")]).filter((r) => r.length);
   const cells = rows.flat();
   cells.forEach((cell) => cell.setAttribute("aria-label", cell.dataset.tip));
   if (cells.length) cells[0].tabIndex = 0; // one stop for the tab key, not hundreds
@@ -19,12 +19,12 @@ if (strip) {
   const hide = () => { tip.hidden = true; };
   const cellOf = (event) => event.target.closest(".cell");
 
-  strip.addEventListener("pointerover", (event) => (cellOf(event) ? show(cellOf(event)) : hide()));
-  strip.addEventListener("pointerleave", hide);
-  strip.addEventListener("focusin", (event) => cellOf(event) && show(cellOf(event)));
-  strip.addEventListener("focusout", hide);
+  heatmap.addEventListener("pointerover", (event) => (cellOf(event) ? show(cellOf(event)) : hide()));
+  heatmap.addEventListener("pointerleave", hide);
+  heatmap.addEventListener("focusin", (event) => cellOf(event) && show(cellOf(event)));
+  heatmap.addEventListener("focusout", hide);
   addEventListener("scroll", hide, { passive: true });
-  strip.addEventListener("keydown", (event) => {
+  heatmap.addEventListener("keydown", (event) => {
     const cell = cellOf(event);
     if (event.key === "Escape") hide();
     const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
@@ -37,5 +37,5 @@ if (strip) {
     to.tabIndex = 0;
     to.focus();
   });
-  $("strip-numbers").addEventListener("change", (event) => strip.classList.toggle("numbers", event.target.checked));
+  $("heatmap-numbers").addEventListener("change", (event) => heatmap.classList.toggle("numbers", event.target.checked));
 }

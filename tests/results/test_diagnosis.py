@@ -1,0 +1,120 @@
+"""Diagnoses as typed records: files of format 1 are read and written without loss, others are refused."""
+
+from __future__ import annotations
+
+import copy
+import doctest
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import TypeAdapter
+
+from tests.report.test_diagnosis_page import diagnosis
+from unsmooth.errors import UnsmoothError
+from unsmooth.results.diagnosis import (
+    Diagnosis,
+    Finding,
+    ImagesInfo,
+    ModelInfo,
+    Provenance,
+    Series,
+    Spread,
+    Verdict,
+)
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def without(values: dict[str, Any], *path: str | int) -> dict[str, Any]:
+    """A copy without one key."""
+    values = copy.deepcopy(values)
+    inner: Any = values
+    for key in path[:-1]:
+        inner = inner[key]
+    del inner[path[-1]]
+    return values
+
+
+def test_values_are_written_as_they_were_read() -> None:
+    values = diagnosis()
+    assert Diagnosis.from_dict(values).to_dict() == values
+    assert json.loads(Diagnosis.from_dict(values).to_json()) == values
+
+
+@pytest.mark.parametrize("key", ["broken", "reference", "samples", "learned", "findings"])
+def test_some_values_may_be_missing(key: str) -> None:
+    assert not getattr(Diagnosis.from_dict(without(diagnosis(), key)), key)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([], "is not a diagnosis. Give a file that `unsmooth diagnose` wrote"),
+        (diagnosis(kind="trial"), "is not a diagnosis"),
+        (diagnosis(format=2), "has format 2; this version of unsmooth reads format 1"),
+        (without(diagnosis(), "model", "class"), "model.class: Field required"),
+        (without(diagnosis(), "verdict"), "verdict: Field required"),
+        (diagnosis(extra=1), "extra: Unexpected"),
+        (diagnosis(images={**diagnosis()["images"], "count": "many"}), "images.count: Input should be a valid integer"),
+    ],
+)
+def test_other_values_are_refused(values: Any, message: str) -> None:
+    with pytest.raises(UnsmoothError, match=message.replace("(", r"\(")):
+        Diagnosis.from_dict(values, "x.json")
+
+
+def test_infinity_is_refused() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        Spread(float("inf"))
+
+
+def test_values_are_saved_with_six_digits() -> None:
+    assert Spread(1 / 3, 0.1, 0.0, 1.0, 4).rounded() == Spread(0.333333, 0.1, 0.0, 1.0, 4)
+    assert Spread([1 / 3, None], [0.1, None], [0.0, None], [1.0, None], 4).rounded() == Spread(
+        [0.333333, None], [0.1, None], images=4
+    )
+
+
+def test_recorded_values_have_the_types_of_a_diagnosis() -> None:
+    values = json.loads((RESULTS / "saliency_vits14.json").read_text())
+    TypeAdapter(ModelInfo).validate_python(values["model"])
+    TypeAdapter(ImagesInfo).validate_python(values["images"])
+    TypeAdapter(Provenance).validate_python(values["made"])
+    TypeAdapter(list[Finding]).validate_python(values["findings"])
+    TypeAdapter(dict[str, dict[str, Series]]).validate_python(values["vitals"])
+    assert TypeAdapter(Verdict).validate_python(values["verdict"]).state == "collapsing"
+    for path in RESULTS.glob("cifar10_*.json"):
+        for arm in json.loads(path.read_text())["arms"]:
+            if arm["diagnosis"] is not None:
+                TypeAdapter(Verdict).validate_python(arm["diagnosis"]["verdict"])
+
+
+def test_the_schema_names_the_keys_of_the_file() -> None:
+    schema = Diagnosis.json_schema()
+    assert set(schema["properties"]) == set(diagnosis())
+    assert {"format", "kind", "model", "images", "vitals", "made", "verdict"} <= set(schema["required"])
+    assert "class" in schema["$defs"]["ModelInfo"]["properties"]
+
+
+@pytest.mark.parametrize(
+    "module", ["unsmooth.results.diagnosis", "unsmooth.diagnosis.diagnose", "unsmooth.diagnosis.registry"]
+)
+def test_the_examples_run(module: str) -> None:
+    torch.manual_seed(0)
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted and not result.failed
+
+
+def test_diagnose_loads_no_report_library() -> None:
+    code = (
+        "import sys, unsmooth.diagnosis.diagnose\n"
+        "heavy = {'plotly', 'matplotlib', 'rich', 'sklearn', 'jinja2', 'transformers'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,106 @@
+"""Descriptions that a diagnosis keeps: the model, the images, each vital, and the parameters of remedies."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from unsmooth.data.image_batches import ImageBatches
+from unsmooth.diagnosis.measure import Measurements
+from unsmooth.diagnosis.moments import finite_or_none
+from unsmooth.hosts.anatomy import Anatomy, Block
+from unsmooth.hosts.token_layout import prefix_of
+from unsmooth.results.diagnosis import (
+    AttentionInfo,
+    BlockInfo,
+    Broken,
+    ImagesInfo,
+    LearnedParameter,
+    ModelInfo,
+    Series,
+    VitalResult,
+    round_values,
+)
+from unsmooth.surgery.record import applied, record_of
+from unsmooth.vitals.base import Vital
+
+LISTED_VALUES = 64  # longer parameters are summarised by as many quantiles
+
+
+def describe_model(model: nn.Module, name: str, anatomy: Anatomy) -> ModelInfo:
+    return ModelInfo(
+        name=name,
+        class_name=type(model).__name__,
+        remedies=[str(remedy) for remedy in applied(model).remedies],
+        parameters=sum(p.numel() for p in model.parameters()),
+        dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+        blocks=[_describe_block(block, anatomy) for block in anatomy.blocks],
+        skipped=list(anatomy.skipped),
+    )
+
+
+def _describe_block(block: Block, anatomy: Anatomy) -> BlockInfo:
+    attention = [AttentionInfo(a.kind, a.via, a.heads, a.queries, a.keys) for a in block.attentions]
+    return BlockInfo(
+        block.index, block.name, block.tokens, block.channels, prefix_of(block, anatomy), list(block.residuals),
+        attention,
+    )  # fmt: skip
+
+
+def describe_images(source: ImageBatches, count: int, prefix: bool) -> ImagesInfo:
+    return ImagesInfo(
+        source=source.name, count=count, size=list(source.size), mean=list(source.mean), std=list(source.std),
+        skipped=source.skipped, prefix_tokens=prefix,
+    )  # fmt: skip
+
+
+def describe_broken(measured: Measurements) -> Broken | None:
+    return None if measured.broken is None else Broken(*measured.broken)
+
+
+def describe_vitals(vitals: list[Vital], measured: Measurements) -> dict[str, VitalResult]:
+    """Each vital with its values as they are saved."""
+    series = rounded_series(measured)
+    return {
+        vital.key: VitalResult(
+            vital.title, vital.formula, vital.reading, vital.help, vital.family, vital.main, vital.low, vital.high,
+            vital.sample, dict(vital.parts), series[vital.key], dict(sorted(measured.skipped[vital.key].items())),
+        )
+        for vital in vitals
+    }  # fmt: skip
+
+
+def rounded_series(measured: Measurements, curves: bool = True) -> dict[str, dict[str, Series]]:
+    """Values by vital and part, rounded; without `curves`, only parts with one number per block."""
+    return {
+        key: {
+            part: [None if spread is None else spread.rounded() for spread in series]
+            for part, series in parts.items()
+            if curves or not any(spread is not None and isinstance(spread.mean, list) for spread in series)
+        }
+        for key, parts in measured.values.items()
+    }
+
+
+def learned_parameters(model: nn.Module, anatomy: Anatomy) -> list[LearnedParameter]:
+    """Every parameter of the applied remedies: its block, its values and their range."""
+    rows = []
+    for entry in record_of(model).entries:
+        for attachment in entry.attachments:
+            if not attachment.child:
+                continue
+            module = f"{attachment.home}.{attachment.child}".lstrip(".")
+            block = next((b.index for b in anatomy.blocks if module.startswith(f"{b.name}.")), None)
+            for name, parameter in model.get_submodule(module).named_parameters():
+                rows.append(_describe_parameter(entry.part.name, f"{module}.{name}", name, block, parameter))
+    return rows
+
+
+def _describe_parameter(remedy: str, path: str, name: str, block: int | None, parameter: Tensor) -> LearnedParameter:
+    flat = parameter.detach().double().flatten().cpu()
+    long = flat.numel() > LISTED_VALUES
+    shown = flat.quantile(torch.linspace(0, 1, LISTED_VALUES, dtype=flat.dtype)) if long else flat
+    mean, low, high, values = (
+        round_values(finite_or_none(v.tolist())) for v in (flat.mean(), flat.min(), flat.max(), shown)
+    )  # fmt: skip
+    return LearnedParameter(remedy, path, name, block, flat.numel(), mean, low, high, values, long)
