@@ -85,14 +85,14 @@ def rounded_series(measured: Measurements, curves: bool = True) -> dict[str, dic
 def learned_parameters(model: nn.Module, anatomy: Anatomy) -> list[LearnedParameter]:
     """Every parameter of the applied remedies: its block, its values and their range."""
     rows = []
-    for entry in record_of(model).entries:
+    for entry in record_of(model).applied:
         for attachment in entry.attachments:
-            if not attachment.child:
+            if not attachment.module:
                 continue
-            module = f"{attachment.home}.{attachment.child}".lstrip(".")
+            module = attachment.module
             block = next((b.index for b in anatomy.blocks if module.startswith(f"{b.name}.")), None)
             for name, parameter in model.get_submodule(module).named_parameters():
-                rows.append(_describe_parameter(entry.part.name, f"{module}.{name}", name, block, parameter))
+                rows.append(_describe_parameter(entry.remedy.name, f"{module}.{name}", name, block, parameter))
     return rows
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth._version import __version__
-from unsmooth.data.image_batches import ImageBatches, NamedImages, Source, image_batches
+from unsmooth.data.image_batches import ImageBatches, ImageInput, NamedImages, image_batches
 from unsmooth.diagnosis import registry
 from unsmooth.diagnosis.describe import (
     describe_broken,
@@ -35,7 +35,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example
 from unsmooth.results.diagnosis import Diagnosis, Provenance, Reference
-from unsmooth.surgery.plan import anatomy_of, plan, select_blocks
+from unsmooth.surgery.plan import anatomy_of, fit, select_blocks
 from unsmooth.surgery.storage import open_model
 from unsmooth.utils.options import read_options
 from unsmooth.vitals.base import Vital
@@ -113,7 +113,7 @@ def diagnose(
     view = DiagnosisView(
         describe_model(model, name, anatomy), describe_vitals(selected, measured), reference, describe_broken(measured)
     )
-    findings, verdict = reach_verdict(view, partial(_fits, model))
+    findings, verdict = reach_verdict(view, lambda remedy: bool(fit(model, remedy)))
     return Diagnosis(
         model=view.model,
         images=describe_images(source, measured.images, settings.prefix),
@@ -141,15 +141,6 @@ def _settings(
     if settings is not None:
         return dataclasses.replace(settings, **fields)
     return read_options(DiagnoseSettings, fields, "diagnose")
-
-
-def _fits(model: nn.Module, remedy: str) -> bool:
-    """Whether a remedy can be applied to this model."""
-    try:
-        plan(model, remedy)
-    except UnsmoothError:
-        return False
-    return True
 
 
 class _Counter:

@@ -75,7 +75,7 @@ def measure(
         for batch in batches:
             pass_.begin_batch(batch)
             with probe(model, pass_.on_output, pass_.on_attention, anatomy, pass_.on_input, pass_.on_residual):
-                run(model, example(model, batch.images))
+                run(model, batch_inputs(model, batch.images))
             pass_.end_batch(batch)
             if progress is not None:
                 progress(len(batch.images))

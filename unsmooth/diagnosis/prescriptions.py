@@ -33,7 +33,7 @@ def is_safe(spec: str) -> bool:
     """Whether applying this remedy leaves the outputs of a pretrained host unchanged."""
     item = parse_item(spec)
     remedy = remedies.get(item.name)
-    return remedy.exact(remedy.read(item.options))
+    return remedy.exact(remedies.options_of(item))
 
 
 def prescribe(finding: str, blocks: list[int], applied: list[str], fits: Callable[[str], bool]) -> list[Candidate]:

@@ -32,6 +32,7 @@ class _Observer(AttentionInterceptor):
         self, cores: dict[str, tuple[Block, Attention]], on_call: OnAttention | None, on_sum: OnResidual | None
     ):
         super().__init__()
+        self.thread = threading.get_ident()
         self.cores, self.on_call, self.on_sum = cores, on_call, on_sum
         self.running: list[str] = []
         self.block: Block | None = None
@@ -41,7 +42,7 @@ class _Observer(AttentionInterceptor):
     def enter(self, block: Block, x: Tensor | None) -> None:
         self.block, self.stream, self.sums = block, [x], 0
 
-    def attention(self, call: AttentionCall) -> None:
+    def saw_attention(self, call: AttentionCall) -> None:
         self.weights = None  # the values of a treated softmax were already applied
         if self.running and self.on_call is not None:
             with observers_paused():

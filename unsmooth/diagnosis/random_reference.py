@@ -40,7 +40,7 @@ def _build(model: nn.Module) -> tuple[nn.Module, str]:
         if image_size(created) == image_size(model):
             return created, "created from its spec"
     config = getattr(model, "config", None)
-    if config is not None and not record.entries:
+    if config is not None and not record.applied:
         return type(model)(copy.deepcopy(config)), "created from its configuration"
     copied = copy.deepcopy(model)
     remedies = applied(copied).remedies

@@ -35,7 +35,7 @@ def sample_maps(
     images = batch.images[:count]
     size = images.shape[-2:]
     samples = [
-        Sample(name, _data_uri(source.picture(image)), {}) for image, name in zip(images, batch.names, strict=False)
+        Sample(name, _data_uri(source.to_pixels(image)), {}) for image, name in zip(images, batch.names, strict=False)
     ]
 
     def on_attention(block: Block, attention: Attention, call: AttentionCall) -> None:
@@ -65,7 +65,7 @@ def sample_maps(
             entry.similarity = _encode(reduced, largest=1.0)
 
     with eval_mode(model), probe(model, on_tokens, on_attention, anatomy):
-        run(model, example(model, images))
+        run(model, batch_inputs(model, images))
     return samples
 
 

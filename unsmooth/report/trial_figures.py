@@ -15,8 +15,8 @@ from matplotlib.ticker import MaxNLocator
 from unsmooth.report import panels, trial_values
 from unsmooth.report.figures import PAGE, new_figure, panelled
 from unsmooth.report.figures import depth as depth_of_diagnoses
+from unsmooth.report.formatting import unique_names
 from unsmooth.report.trial_values import points, why_no_difference
-from unsmooth.report.words import labels
 
 if TYPE_CHECKING:
     from unsmooth.results.trial import Trial
@@ -32,7 +32,7 @@ def all_figures(trial: Trial) -> dict[str, Figure]:
 
 
 def _names(trial: Trial) -> list[str]:
-    return unique_names(arm["name"] for arm in trial["arms"])
+    return unique_names(arm.name for arm in trial.arms)
 
 
 @rc_context(panels.STYLE)

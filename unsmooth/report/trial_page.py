@@ -20,7 +20,7 @@ NO_DIAGNOSIS = "No final model was diagnosed."
 def trial_page(trial: Trial) -> str:
     """The HTML page of a trial."""
     diagnoses = trial_values.as_diagnoses(trial)
-    names = words.unique_names(arm["name"] for arm in trial["arms"])
+    names = words.unique_names(arm.name for arm in trial.arms)
     data: dict[str, Any] = {
         "models": models(diagnoses, names),
         "curves": curves(diagnoses),
@@ -44,8 +44,8 @@ def trial_page(trial: Trial) -> str:
         families=by_family(data["curves"]),
         definitions=merged(diagnoses),
         images_skipped=by_reason(trial.data.skipped),
-        shown_first={"spread": few, "start": few},
-        empty={"strip": NO_DIAGNOSIS},
+        shown_first={"spread": few, "random": few},
+        empty={"vitals": NO_DIAGNOSIS},
         data=data,
         data_json=words.script_json(data),
         **assets(*FILES),

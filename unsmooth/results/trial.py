@@ -83,7 +83,7 @@ class Arm:
     difference: Difference | None
     robustness: dict[str, RobustnessScore]
     runs: list[Run]
-    diagnosis: dict[str, Any] | None  # the JSON of a Diagnosis
+    diagnosis: Diagnosis | DiagnosisSummary | None
 
     @property
     def finished_runs(self) -> list[Run]:

@@ -61,7 +61,7 @@ def remove_parts(model: nn.Module, anatomy: Anatomy, variant: str) -> nn.Module:
     for block in anatomy.blocks:
         if block.residuals != ("attn", "mlp"):
             raise NotApplicable("the bounds need blocks of attention and MLP, each with a skip")
-        if block.core().kind != "global":
+        if block.attention().kind != "global":
             raise NotApplicable("the bounds need attention over all tokens")
     if variant == "whole":
         return model
@@ -106,7 +106,7 @@ def measure_norms(model: nn.Module, anatomy: Anatomy, images: Tensor) -> list[Bl
             on_residual,
         ),
     ):
-        run(model, example(model, images))
+        run(model, batch_inputs(model, images))
     return norms
 
 

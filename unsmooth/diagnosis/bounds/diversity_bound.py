@@ -72,9 +72,9 @@ def _shortcuts(model: nn.Module, block: Block, branch: str) -> Tensor:
     ends = {block.branch(branch).hook_point("end").module}
     for entry in record_of(model).applied:
         for attachment in entry.attachments:
-            if not attachment.child or attachment.at not in ends:
+            if not attachment.module or attachment.target not in ends:
                 continue
-            paths = model.get_submodule(f"{attachment.home}.{attachment.child}".lstrip("."))
+            paths = model.get_submodule(attachment.module)
             if isinstance(paths, AugmentedPaths):
                 gain = 1.0 if paths.gain is None else paths.gain.abs().max().double()
                 norms = augmented_shortcuts.block_circulant_norm(paths.vectors)

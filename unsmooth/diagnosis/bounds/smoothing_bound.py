@@ -78,7 +78,7 @@ def surroundings(norms: BlockNorms, branch: str) -> Tensor:
 
 def attention_factor(model: nn.Module, block: Block, norms: BlockNorms, one_head: bool) -> Tensor:
     """The bound of Theorem 3 (one head) or Proposition 4 (all heads), per image."""
-    attention = block.core()
+    attention = block.attention()
     assert norms.alpha is not None
     values = value_rows(model, block).weight.unflatten(0, (attention.heads, -1))
     outputs = projection(model, block).unflatten(1, (attention.heads, -1)).transpose(0, 1)
