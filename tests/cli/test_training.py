@@ -110,12 +110,12 @@ def test_mistakes_in_data(tmp_path, capsys, monkeypatch):
     before = sorted(tmp_path.rglob("*"))
     few = ["--batch-size", "2"]
     for data, message in {
-        "no_split.npz": "split", "one_class.npz": "one class", "beyond.npz": "label 4", "no_val": "no split val",
+        "no_split.npz": "split", "one_class.npz": "single class", "beyond.npz": "label 4", "no_val": "no split val",
         "differ": "only one has b, c", "broken": "all",
     }.items():  # fmt: skip
         assert message in told(capsys, "train", HOST, "--data", data, *few), data
-    assert "is built for 3" in told(
+    assert "more than the 3 of" in told(
         capsys, "train", HOST.replace("depth", "num_classes=3, depth"), "--data", "good.npz", *few
     )
-    assert "less than one patch" in told(capsys, "train", "vit_tiny_patch16_224(depth=1)", "--data", "good.npz", *few)
+    assert "fewer than one patch" in told(capsys, "train", "vit_tiny_patch16_224(depth=1)", "--data", "good.npz", *few)
     assert sorted(tmp_path.rglob("*")) == before

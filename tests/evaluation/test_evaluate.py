@@ -115,7 +115,7 @@ def test_broken_images_are_skipped_by_name_or_stop_it(tmp_path: Path) -> None:
         evaluate(model, tmp_path, strict=True, workers=1)
     for file in tmp_path.rglob("a.png"):
         file.write_bytes(b"")
-    with pytest.raises(UnsmoothError, match="all 12 were skipped"):
+    with pytest.raises(UnsmoothError, match="all 12 are broken"):
         evaluate(model, tmp_path)
 
 

@@ -373,7 +373,7 @@ def test_other_refusals(tmp_path, monkeypatch):
         evaluate_segmentation(small(VIT), root, options={"classes": 7})
     with pytest.raises(UnsmoothError, match="this VisionTransformer only accepts images of 32 × 32 pixels"):
         evaluate_segmentation(small(VIT), root, options={"mode": "whole"})
-    with pytest.raises(UnsmoothError, match="a segmenter or the folder of one .got Linear"):
+    with pytest.raises(UnsmoothError, match=r"a segmenter or the folder of one .got Linear"):
         evaluate_segmentation(nn.Linear(1, 1), root)
     with pytest.raises(UnsmoothError, match="cannot use the device cuba"):
         evaluate_segmentation(small(VIT), root, device="cuba")
