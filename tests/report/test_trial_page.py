@@ -22,7 +22,6 @@ from unsmooth.report.formatting import duration, fixed, setting, thousands
 from unsmooth.report.page import breakable
 from unsmooth.report.trial_rows import forest, results, scale
 from unsmooth.report.trial_values import cost, during, learning
-from unsmooth.results.trial import with_diagnoses
 
 TEN = tuple(f"remedy_{i}(option={'x' * i})" for i in range(10))
 

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from unsmooth.diagnosis.rules import DiagnosisView
 from unsmooth.diagnosis.samples import sample_maps
 from unsmooth.diagnosis.settings import DiagnoseSettings
 from unsmooth.diagnosis.verdict import reach_verdict
-from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example
 from unsmooth.results.diagnosis import Diagnosis, Provenance, Reference

@@ -12,6 +12,7 @@ from unsmooth.papers.catalogue import PLAIN, Experiment, PublishedGroup
 from unsmooth.papers.request import RunRequest
 from unsmooth.papers.rows import published_row
 from unsmooth.papers.trials import by_block, describe_data, train_group
+from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.reproduction import ArmResult, GroupResult
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.storage import load
@@ -26,7 +27,7 @@ class GroupDiagnoses:
 
     group: PublishedGroup | None
     specs: list[str]
-    diagnoses: list[dict[str, Any]]
+    diagnoses: list[Diagnosis]
     data: str
 
 
@@ -90,18 +91,18 @@ def _diagnose_trained(experiment: Experiment, group: PublishedGroup, request: Ru
 
 def _diagnose(
     experiment: Experiment, request: RunRequest, model: Any, checkpoint: Path | None, images: str | None
-) -> dict[str, Any]:
+) -> Diagnosis:
     request.on_stage(f"{experiment.id}: diagnosing {model if isinstance(model, str) else type(model).__name__}")
     names = [*(curve.vital for curve in experiment.curves), *experiment.vitals.split(",")]
     vitals = [name for name in dict.fromkeys(names) if name]
     return diagnose(
         model, images, vitals or None, experiment.blocks or None, checkpoint=checkpoint,
         data_dir=request.data_dir, limit=request.scale(experiment).images, reference=False,
-    ).to_dict()  # fmt: skip
+    )  # fmt: skip
 
 
-def _describe_images(diagnosis: dict[str, Any]) -> str:
-    return f"{diagnosis['images']['count']} images of {Path(diagnosis['images']['source']).name}"
+def _describe_images(diagnosis: Diagnosis) -> str:
+    return f"{diagnosis.images.count} images of {Path(diagnosis.images.source).name}"
 
 
 def _group_result(experiment: Experiment, diagnosed: GroupDiagnoses, request: RunRequest) -> GroupResult:
@@ -110,11 +111,11 @@ def _group_result(experiment: Experiment, diagnosed: GroupDiagnoses, request: Ru
 
     group, rows = diagnosed.group, []
     for i, (spec, diagnosis) in enumerate(zip(diagnosed.specs, diagnosed.diagnoses, strict=True)):
-        row = published_row(group, i, spec) if group is not None else _own_row(spec, diagnosis["model"]["remedies"])
-        diagnosis["model"]["name"] = row.name if group is not None else row.spec
+        row = published_row(group, i, spec) if group is not None else _own_row(spec, diagnosis.model.remedies)
+        diagnosis.model.name = row.name if group is not None else row.spec
         curves = {curve.label: by_block(diagnosis, curve) for curve in experiment.curves}
         row.curves = {label: curve for label, curve in curves.items() if curve is not None}
-        row.skipped = sorted({reason for v in diagnosis["vitals"].values() for reason in v["skipped"].values()})
+        row.skipped = sorted({reason for vital in diagnosis.vitals.values() for reason in vital.skipped.values()})
         rows.append(row)
     result = GroupResult(name=group.name if group is not None else OWN_MODEL, rows=rows)
     figure = diagnosis_figures(diagnosed.diagnoses).get(experiment.figure)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from unsmooth.papers.costs import TIMED, add_speed
 from unsmooth.papers.request import RunRequest
 from unsmooth.papers.rows import add_measured, published_row
 from unsmooth.recipes.recipe import load_recipe
+from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.reproduction import ArmResult, GroupResult, MeasuredCurve
 from unsmooth.results.trial import Arm, Difference, Spread, Trial
 from unsmooth.tasks.model_factory import build
@@ -102,7 +102,7 @@ def _rows(experiment: Experiment, group: PublishedGroup, trial: Trial, small: bo
 
 
 def _curve(arm: Arm, curve: Curve) -> MeasuredCurve | None:
-    return _by_epoch(arm, curve.metric) if curve.metric else by_block(arm.diagnosis, curve)
+    return _by_epoch(arm, curve.metric) if curve.metric else by_block(arm.diagnosed, curve)
 
 
 def _add_metric(row: ArmResult, name: str, arm: Arm, first: Arm) -> None:
@@ -140,20 +140,18 @@ def _finished(spread: Spread) -> int:
     return sum(run is not None for run in spread.runs)
 
 
-def by_block(diagnosis: dict[str, Any] | None, curve: Curve) -> MeasuredCurve | None:
+def by_block(diagnosis: Diagnosis | None, curve: Curve) -> MeasuredCurve | None:
     """The values of a vital by block, with their spread over images."""
-    vital = (diagnosis or {"vitals": {}})["vitals"].get(curve.vital)
-    if vital is None or not vital["parts"]:
+    vital = diagnosis.vitals.get(curve.vital) if diagnosis is not None else None
+    if vital is None or not vital.parts:
         return None
-    part = curve.part or (vital["main"] if vital["main"] in vital["parts"] else next(iter(vital["parts"])))
-    series = vital["parts"].get(part)
-    if series is None:
+    part = curve.part or (vital.main if vital.main in vital.parts else next(iter(vital.parts)))
+    series = vital.parts.get(part)
+    if series is None or any(spread is not None and isinstance(spread.mean, list) for spread in series):
         return None
     mean, sd, low, high = (
-        [None if spread is None else spread.get(key) for spread in series] for key in ("mean", "sd", "low", "high")
+        [None if spread is None else getattr(spread, key) for spread in series] for key in ("mean", "sd", "low", "high")
     )
-    if any(isinstance(value, list) for value in mean):
-        return None
     return MeasuredCurve(by="block", mean=mean, sd=sd, low=low, high=high)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unsmooth.errors import UnsmoothError, unknown
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.results.trial import Trial
 
 FORMATS = ("html", "png", "svg", "pdf")
 

@@ -11,6 +11,7 @@ from unsmooth.report.page import STATES, assets, by_family, by_reason, environme
 from unsmooth.report.values import merged
 
 if TYPE_CHECKING:
+    from unsmooth.results.diagnosis import Diagnosis
     from unsmooth.results.trial import Arm, Trial
 
 FILES = ("report.css", "trial.css", "core.js", "curves.js", "training.js", "cost.js")
@@ -58,9 +59,8 @@ def _common_host(arms: list[Arm]) -> str:
     return host if len(arms) > 1 and all(arm.spec == f"{host}+{arm.name}" for arm in arms[1:]) else ""
 
 
-def _arm(index: int, name: str, diagnosis: dict[str, Any], arm: Arm, digits: int) -> dict[str, Any]:
-    verdict = (arm.diagnosis or {}).get("verdict")
-    state = verdict["state"] if verdict else ""
+def _arm(index: int, name: str, diagnosis: Diagnosis | None, arm: Arm, digits: int) -> dict[str, Any]:
+    state = diagnosis.verdict if diagnosis is not None else ""
     runs = [
         {"seed": run.seed, "folder": run.folder, "failed": run.failed, "time": words.duration(run.seconds),
          "top1": trial_rows.percent(run.top1, digits)}
@@ -68,7 +68,8 @@ def _arm(index: int, name: str, diagnosis: dict[str, Any], arm: Arm, digits: int
     ]  # fmt: skip
     return {
         "index": index, "letter": words.letter(index), "name": name, "spec": arm.spec,
-        "runs": runs, "reference": diagnosis["reference"],
-        "marks": any(finding.get("blocks") for finding in diagnosis["findings"]),
-        "state": state if state in STATES else "unknown", "said": state, "text": verdict["text"] if verdict else "",
+        "runs": runs, "reference": diagnosis.reference if diagnosis is not None else None,
+        "marks": diagnosis is not None and any(finding.blocks for finding in diagnosis.findings),
+        "state": state if state in STATES else "unknown", "said": state,
+        "text": diagnosis.verdict_text if diagnosis is not None else "",
     }  # fmt: skip

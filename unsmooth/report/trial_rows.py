@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unsmooth.report import words
+from unsmooth.report import formatting as words
 from unsmooth.report.trial_values import decimals, points, why_no_difference
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from unsmooth.results.diagnosis import Diagnosis
 
 if TYPE_CHECKING:
+    from unsmooth.results.diagnosis import Diagnosis
     from unsmooth.results.trial import Arm, Difference, Speed, Trial
 
 Range = dict[str, float | None]  # mean, low, high
@@ -24,11 +25,9 @@ CURVES = (
 )
 
 
-def as_diagnoses(trial: Trial) -> list[dict[str, Any]]:
-    """The diagnosis of each arm under the arm's name; one without vitals for an arm that was not diagnosed."""
-    empty: dict[str, Any] = {"model": {"blocks": []}, "vitals": {}, "findings": [], "reference": None}
-    diagnoses = [arm.diagnosis or empty for arm in trial.arms]
-    return [d | {"model": d["model"] | {"name": arm.name}} for d, arm in zip(diagnoses, trial.arms, strict=True)]
+def as_diagnoses(trial: Trial) -> list[Diagnosis | None]:
+    """The diagnosis of each arm; None for an arm that was not diagnosed."""
+    return [arm.diagnosed for arm in trial.arms]
 
 
 def decimals(trial: Trial) -> int:
@@ -116,7 +115,7 @@ def during(trial: Trial) -> list[dict[str, Any]]:
         by_arm = [_vital_during_training(arm, key) for arm in trial.arms]
         values = [v for table in by_arm if table for column in table["mean"] for v in column if v is not None]
         if values:
-            title = described[key]["title"] if key in described else key.replace("_", " ")
+            title = described[key].title if key in described else key.replace("_", " ")
             charts.append({"key": key, "title": title, "low": min(values), "high": max(values), "by": by_arm})
     return charts
 

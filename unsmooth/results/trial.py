@@ -7,6 +7,7 @@ from typing import Any
 
 from unsmooth.errors import unknown
 from unsmooth.results.bench import Quartiles
+from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Result, record
 from unsmooth.utils.files import write
@@ -83,7 +84,13 @@ class Arm:
     difference: Difference | None
     robustness: dict[str, RobustnessScore]
     runs: list[Run]
-    diagnosis: Diagnosis | DiagnosisSummary | None
+    diagnosis: dict[str, Any] | None  # the JSON of a Diagnosis, or a summary of one
+
+    @property
+    def diagnosed(self) -> Diagnosis | None:
+        """The diagnosis of the final model of the first seed; None if there is none, or only its summary."""
+        complete = self.diagnosis is not None and "format" in self.diagnosis
+        return Diagnosis.from_dict(self.diagnosis) if complete else None
 
     @property
     def finished_runs(self) -> list[Run]:
