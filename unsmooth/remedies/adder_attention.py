@@ -52,8 +52,7 @@ def place_adder_scores(block: Block, identity: bool, gain: float = 1.0) -> Place
     attention = dot_product_attention(block)
     if identity and attention.queries != attention.keys:
         raise NotApplicable(
-            f"its map has {attention.queries} queries and {attention.keys} keys, so no identity can be added; "
-            "use identity=false"
+            "it has fewer keys than queries, so the identity cannot be added to its map; use identity=false"
         )
     return Placement(attention.core, AdderScores(attention, identity, gain), "attn")
 
