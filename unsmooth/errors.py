@@ -16,6 +16,10 @@ class NotApplicable(UnsmoothError):
     """A remedy makes no sense on this host, or on this block of it."""
 
 
+class Interrupted(UnsmoothError):
+    """Training was asked to stop. What is done is saved, and the same command resumes."""
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> UnsmoothError:
     """The error for a name that does not exist: the nearest one first, then all of them (of very many, three)."""
     known = sorted(known)

@@ -24,7 +24,6 @@ SMALL = "img_size=32, patch_size=8, embed_dim=48, depth=2"
 @pytest.fixture(autouse=True)
 def _narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(WIDTH))
-    monkeypatch.setattr(cli.console, "width", WIDTH)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -113,11 +112,11 @@ def test_a_block_left_out_is_a_note_on_standard_error(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["chek", "deit"], "No such command 'chek'"),
+        (["chek", "deit"], "unknown command 'chek'. Did you mean 'check'?"),
         (["check"], "Missing argument"),
         (["check", "a", "b"], "unexpected extra argument"),
         (["check", "--fast", "a"], "No such option"),
-        (["list", "hosts"], "cannot list 'hosts'; try: unsmooth list remedies"),
+        (["list", "hosts"], "unknown listing 'hosts'. Known: recipes, remedies, vitals."),
         (["check", "deit_tiny_patch16_22"], "timm has no model 'deit_tiny_patch16_22'. Near names: deit_tiny"),
         (["check", "timm:deit"], "timm has no model 'deit'"),
         (["check", "torchvision:vit_b_17"], "unknown torchvision model 'vit_b_17'. Nearest of "),
@@ -190,7 +189,7 @@ def test_the_demo_trains_diagnoses_and_compares(
     assert row(out, "arm")[-2:] == ["infer", "train"]
     assert all(cell.startswith(("0.", "1.")) for cell in row(out, "attn_scale")[-2:])
     assert "One seed" in (tmp_path / "trial" / "report.html").read_text()
-    assert "plain: " in out and "The report: " in out
+    assert "plain: " in out and "Report: " in out
 
 
 def test_blocks_are_written_as_spans() -> None:

@@ -10,9 +10,6 @@ from typer import Argument, Context, Option
 from unsmooth.cli.recipe_options import recipe_fields
 from unsmooth.cli.terminal import command_line, echo, run_bars, show
 from unsmooth.cli.train import DATA, DIR
-from unsmooth.report.trial_table import as_rich
-from unsmooth.trials.compare import REPORT, TRIAL
-from unsmooth.trials.compare import compare as run_trial
 
 
 def compare(
@@ -36,16 +33,22 @@ def compare(
     strict_data: Annotated[bool, Option("--strict-data", help="stop at a broken image, do not skip it")] = False,
     json: Annotated[bool, Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
-    """Train each spec on one budget and say what differs, with intervals. Recipe fields as in train: --epochs 10.
+    """Train several models on the same budget and compare them.
 
-    The same command again goes on where it was cut; more specs or seeds add to what is done.
+    Differences to the first model are reported with intervals. Every field of the recipe is an option too: --epochs 10
+    (see unsmooth list recipes). The same command resumes an interrupted trial; more specs or seeds extend it.
     """
+    from unsmooth.report.trial_table import as_rich
+    from unsmooth.trials.compare import REPORT, TRIAL
+    from unsmooth.trials.compare import compare as run_trial
+
     with run_bars() as bars:
         trial = run_trial(
             specs, data, seeds=seeds, recipe=recipe, overrides=recipe_fields(context), out=out, jobs=jobs,
             checkpoint=checkpoint, pretrained=pretrained, val_data=val_data, data_dir=data_dir, workers=workers,
             device=device, strict_data=strict_data, robustness=robustness, costs=costs, confidence=confidence,
-            vitals="" if vitals == "none" else vitals, on_progress=bars.on_progress, on_stage=bars.on_stage, command=command_line(),
+            vitals="" if vitals == "none" else vitals, on_progress=bars.on_progress,
+            on_stage=bars.on_stage, command=command_line(context),
         )  # fmt: skip
     if json:
         print(trial.to_json())  # noqa: T201

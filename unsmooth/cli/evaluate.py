@@ -7,18 +7,16 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from unsmooth.cli.terminal import command_line, progress_bar, show
 from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation.evaluate import BATCH
-from unsmooth.evaluation.evaluate import evaluate as run_evaluation
-from unsmooth.report.evaluation_table import as_rich
 
 DATA, DIR = "FOLDER|DATASET|FILE.npz", "DIR"
 
 
 def evaluate(
+    context: Context,
     spec: Annotated[str, Argument(help="a model spec, or a folder written by unsmooth.save")],
     checkpoint: Annotated[Path | None, Option(help="weights to load into it")] = None,
     data: Annotated[str | None, Option(metavar=DATA, help="its validation split, or all where there is none")] = None,
@@ -31,7 +29,7 @@ def evaluate(
     real: Annotated[Path | None, Option(metavar=DIR, help="ImageNet's validation images, for ReaL labels")] = None,
     corrupted: Annotated[Path | None, Option(metavar=DIR, help="corrupted copies: CORRUPTION/SEVERITY/CLASS/")] = None,
     throughput: Annotated[bool, Option("--throughput", help="measure images per second too")] = False,
-    batch_size: Annotated[int, Option(help="images at a time")] = BATCH,
+    batch_size: Annotated[int, Option(help="images at a time")] = 64,
     workers: Annotated[int, Option(help="processes that read images")] = 0,
     device: Annotated[str | None, Option(help="cpu, cuda or cuda:1; without: a GPU where there is one")] = None,
     amp: Annotated[str, Option(help="precision: none, auto, bfloat16 or float16")] = "none",
@@ -41,7 +39,10 @@ def evaluate(
     out: Annotated[Path | None, Option(metavar="FILE.json|DIR", help="write the JSON there")] = None,
     json: Annotated[bool, Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
-    """Say how good a model is, with intervals, and how it holds on harder images."""
+    """Score a model: accuracy with intervals, robustness and throughput."""
+    from unsmooth.evaluation.evaluate import evaluate as run_evaluation
+    from unsmooth.report.evaluation_table import as_rich
+
     if out is not None and out.suffix != ".json" and out.exists() and not out.is_dir():
         raise UnsmoothError(f"{out} is a file; --out takes a folder or a .json file")
     shares, steps = _numbers("occlusion", occlusion), _numbers("fgsm", fgsm)
@@ -50,7 +51,7 @@ def evaluate(
             spec, data, checkpoint=checkpoint, data_dir=data_dir, occlusion=shares, fgsm=steps, imagenet_v2=imagenet_v2,
             imagenet_a=imagenet_a, imagenet_r=imagenet_r, real=real, corrupted=corrupted, throughput=throughput,
             batch_size=batch_size, workers=workers, device=device, amp=amp, limit=limit, image_size=image_size,
-            strict=strict_data, progress=progress, command=command_line(),
+            strict=strict_data, progress=progress, command=command_line(context),
         )  # fmt: skip
     if json:
         print(found.to_json())  # noqa: T201

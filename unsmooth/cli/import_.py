@@ -9,22 +9,22 @@ from typer import Argument, Option
 
 from unsmooth.cli.terminal import echo
 from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation.cost import parameters
-from unsmooth.surgery.authors import import_checkpoint
-from unsmooth.surgery.authors.sources import SOURCES
-from unsmooth.surgery.record import applied
-from unsmooth.surgery.storage import save
 
 
 def import_(
     checkpoint: Annotated[Path, Argument(metavar="FILE", help="a .pth or .safetensors file of the authors' code")],
     out: Annotated[Path, Option(metavar="DIR", help="the folder to write, as unsmooth.save does")],
     spec: Annotated[str | None, Option(help="HOST or HOST+remedy; without: found by names and shapes")] = None,
-    source: Annotated[str | None, Option(help=f"the remedy that it must hold: {', '.join(SOURCES)}")] = None,
+    source: Annotated[str | None, Option(help="the remedy: attn_scale, feat_scale or augmented_shortcut")] = None,
     doubled: Annotated[bool | None, Option(help="FeatScale on DeiT was trained as 1+2s, 1+2t, or as printed")] = None,
     entry: Annotated[str | None, Option(help="which weights of the file: model, model_ema, state_dict, …")] = None,
 ) -> None:
-    """Read a checkpoint of AttnScale, FeatScale or augmented shortcuts, and write it as a model of unsmooth."""
+    """Convert a checkpoint of a remedy's authors."""
+    from unsmooth.evaluation.cost import parameters
+    from unsmooth.surgery.authors import import_checkpoint
+    from unsmooth.surgery.record import applied
+    from unsmooth.surgery.storage import save
+
     if out.exists() and not out.is_dir():
         raise UnsmoothError(f"{out} is a file; --out takes a folder")
     model = import_checkpoint(checkpoint, spec, source=source, doubled=doubled, entry=entry)

@@ -6,18 +6,12 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from typer import Argument, Context, Option
 
 from unsmooth.cli.recipe_options import recipe_fields
-from unsmooth.cli.terminal import command_line, run_bars
+from unsmooth.cli.terminal import command_line, run_bars, show
 from unsmooth.errors import UnsmoothError
-from unsmooth.spec import bare_name
-from unsmooth.tasks.metrics import in_words
-from unsmooth.tasks.registry import CLASSIFICATION
-from unsmooth.training.observer import ProgressObserver
-from unsmooth.training.run import SAVE_EVERY, default_folder
-from unsmooth.training.run import train as run_training
+from unsmooth.training.settings import SAVE_EVERY
 
 DATA, DIR = "FOLDER|DATASET|FILE.npz", "DIR"
 
@@ -26,7 +20,7 @@ def train(
     context: Context,
     spec: Annotated[str, Argument(help="a model spec: HOST or HOST+remedy(option=value)")],
     data: Annotated[str, Option(metavar=DATA, help="training and validation images: see docs/data.md")],
-    task: Annotated[str, Option(help="classification, segmentation, vqa or mae")] = CLASSIFICATION,
+    task: Annotated[str, Option(help="classification, segmentation, vqa or mae")] = "classification",
     option: Annotated[list[str], Option(metavar="NAME=VALUE", help="of the task: see its page in docs/")] = [],  # noqa: B006
     recipe: Annotated[str, Option(metavar="NAME|FILE.toml", help="see unsmooth list recipes")] = "small",
     out: Annotated[Path | None, Option(metavar=DIR, help="the run's folder; without: a name in runs/")] = None,
@@ -40,32 +34,36 @@ def train(
     strict_data: Annotated[bool, Option("--strict-data", help="stop at a broken image, do not skip it")] = False,
     save_every: Annotated[float, Option(help="seconds between two checkpoints within an epoch")] = SAVE_EVERY,
 ) -> None:
-    """Train or fine-tune a model. Any field of the recipe can be given too: --epochs 10 --lr 1e-4 --mixup 0.8.
+    """Train or fine-tune a model.
 
-    The same command again goes on where a run was cut. Several processes: torchrun --nproc-per-node 4 -m unsmooth …
+    Every field of the recipe is an option too: --epochs 10 --lr 1e-4 --mixup 0.8 (see unsmooth list recipes). The same
+    command resumes an interrupted run. Several processes: torchrun --nproc-per-node 4 -m unsmooth train …
     """
+    from unsmooth.spec import bare_name
+    from unsmooth.tasks.metrics import in_words
+    from unsmooth.training.observer import ProgressObserver
+    from unsmooth.training.run import default_folder
+    from unsmooth.training.run import train as run_training
+
     folder = out or default_folder(spec, data, seed, task)
     with run_bars() as bars:
         result = run_training(
             spec, data, task=task, options=_options(option), recipe=recipe, overrides=recipe_fields(context),
             out=folder, seed=seed, checkpoint=checkpoint, pretrained=pretrained, val_data=val_data, data_dir=data_dir,
             workers=workers, device=device, strict_data=strict_data, save_every=save_every,
-            observer=ProgressObserver(bare_name(spec), bars.on_progress, on_stage=bars.on_stage), command=command_line(),
+            observer=ProgressObserver(bare_name(spec), bars.on_progress, on_stage=bars.on_stage),
+            command=command_line(context),
         )  # fmt: skip
     if os.environ.get("RANK", "0") != "0":
         return  # of several processes, the first one speaks
     best, skipped = result["best"], sum(map(len, result["skipped"].values()))
-    console = Console()
-    console.print(
+    lines = [
         f"{in_words(result)} on {result['images']:,} images after {result['epochs']} epochs "
-        f"(best {in_words(best)} after {best['epoch']}), {result['images_per_second']:,.0f} images/s",
-        highlight=False,
-    )
+        f"(best {in_words(best)} after {best['epoch']}), {result['images_per_second']:,.0f} images/s"
+    ]
     if skipped:
-        console.print(f"{skipped} broken images were skipped; {folder / 'result.json'} names them", highlight=False)
-    console.print(
-        f"{folder}: last/ and best/ hold the models, metrics.jsonl and tensorboard/ the curves", highlight=False
-    )
+        lines.append(f"{skipped} broken images skipped, listed in {folder / 'result.json'}")
+    show([*lines, f"{folder}: models in last/ and best/, curves in metrics.jsonl and tensorboard/"])
 
 
 def _options(given: list[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ import torch
 
 from unsmooth.data.batches import TrainingBatches, evaluation_batches
 from unsmooth.diagnosis.monitor import follow
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import Interrupted, UnsmoothError
 from unsmooth.recipes.recipe import Recipe, load_recipe
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.tasks.base import Score, Task
@@ -29,10 +29,6 @@ from unsmooth.training.trainer import NotFinite, Trainer
 
 LONGEST = 120  # letters of a folder's name
 SAVE_EVERY = 600.0  # seconds between two checkpoints within an epoch
-
-
-class Interrupted(UnsmoothError):
-    """The run was asked to stop, and saved."""
 
 
 class Diverged(UnsmoothError):
