@@ -21,8 +21,9 @@ OPTIONS = {
     "demo": "--jobs --out",
     "diagnose": "--batch-size --blocks --checkpoint --data-dir --format --images --json --limit --no-prefix "
     "--no-reference --out --prefix --reference --vitals",
-    "evaluate": "--amp --batch-size --checkpoint --corrupted --data --data-dir --device --fgsm --image-size "
-    "--imagenet-a --imagenet-r --imagenet-v2 --json --limit --occlusion --out --real --strict-data --throughput --workers",
+    "evaluate": "--amp --batch-size "
+    "--checkpoint --corrupted --data --data-dir --device --fgsm --image-size --imagenet-a "
+    "--imagenet-r --imagenet-v2 --json --limit --occlusion --out --real --strict-data --throughput --workers",
     "import": "--doubled --entry --no-doubled --out --source --spec",
     "list": "",
     "paper": "--checkpoint --data --data-dir --device --jobs --json --only --out --pretrained --seeds --small --spec "
@@ -53,9 +54,17 @@ def test_help_fits_80_columns(name: str, capsys: pytest.CaptureFixture[str], mon
     assert main([name, "--help"]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
-    flat = " ".join(out.replace("│", " ").split())
+    assert "..." not in out.replace("]...", "").replace("}...", "")  # nothing is cut
+    flat = " ".join(out.split())
     assert f"unsmooth {name} " in flat and COMMANDS[name].summary in flat
     assert all(option in flat for option in OPTIONS[name].split())
+
+
+def test_the_overview_shows_every_summary(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    lines = {line.strip() for line in capsys.readouterr().out.splitlines()}
+    assert {f"{name:<8}  {entry.summary}" for name, entry in COMMANDS.items()} <= lines
 
 
 def modules_after(*arguments: str) -> tuple[int, set[str]]:

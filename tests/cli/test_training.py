@@ -78,7 +78,7 @@ def test_recipes_are_listed(capsys):
         (["--data", "digits", "--checkpoint", "none.pth"], "none.pth does not exist"),
         (["--data", "digits", "--batch-size", "4096"], "1438 training images, less than one batch of 4096"),
         ([], "Missing option '--data'"),
-        (["--data", "digits", "--workers", "-1"], "workers, seed and save_every are 0 or more"),
+        (["--data", "digits", "--workers", "-1"], "workers must be at least 0"),
         (["--data", "digits", "--auto-augment", "foo"], "timm cannot augment by 'foo'"),
         (["--data", "digits", "--image-size", "9"], "cannot take images of 9 × 9 pixels"),
         (["--data", "digits", "--device", "meta"], "training on 'meta' is not supported"),

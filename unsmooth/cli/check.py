@@ -24,7 +24,7 @@ def check(
 ) -> None:
     """Show which remedies apply to a model, block by block.
 
-    Below the tables stand the reasons why a remedy does not apply.
+    Reasons why a remedy does not apply are listed below the table.
     """
     from unsmooth.surgery.check import checkup
 

@@ -22,12 +22,13 @@ def demo(
         "demo"
     ),
     jobs: Annotated[
-        int, Option(min=1, metavar="INT", show_default=False, help="runs trained at the same time (default: 2)")
+        int, Option(metavar="INT", show_default=False, help="runs trained at the same time (default: 2)")
     ] = 2,
 ) -> None:
-    """Train and compare three small models on digits, in about two minutes.
+    """Train and compare three small models on digits.
 
     A deep, narrow ViT is trained plain and with remedies, three seeds each, then diagnosed and compared.
+    This takes about two minutes.
     """
     from unsmooth.report.trial_table import as_rich
     from unsmooth.trials.compare import REPORT, compare

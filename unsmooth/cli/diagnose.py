@@ -3,49 +3,62 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
-from unsmooth.cli.terminal import command_line, echo, progress_bar, show
-from unsmooth.diagnosis.settings import LIMIT
+from unsmooth.cli.options import DATA, DIR, takes_settings
+from unsmooth.cli.terminal import command_line, echo, file_name, progress_bar, show
+from unsmooth.diagnosis.settings import DiagnoseSettings
 from unsmooth.errors import UnsmoothError, unknown
 
 if TYPE_CHECKING:
     from unsmooth.results.diagnosis import Diagnosis
 
 
+@takes_settings(DiagnoseSettings, without=["checkpoint"])
 def diagnose(
     context: Context,
     specs: Annotated[
-        list[str], Argument(metavar="SPEC…", help="model specs, saved folders, or .json files of diagnoses")
+        list[str], Argument(metavar="SPEC", help="model specs, saved folders, or .json files of diagnoses")
     ],
-    checkpoint: Annotated[list[Path], Option(help="weights to load, once for each spec, in order")] = [],  # noqa: B006
     images: Annotated[
-        str | None, Option(metavar="FOLDER|DATASET|FILE.npz", help="images; without: photographs that come along")
+        str | None,
+        Option(
+            metavar=DATA, show_default=False,
+            help="images: a folder, an .npz file or a timm data set (default: sample photographs)",
+        ),
     ] = None,
-    data_dir: Annotated[Path | None, Option(metavar="DIR", help="where timm looks for the files of a data set")] = None,
-    out: Annotated[Path | None, Option(metavar="DIR", help="write report and JSON there")] = None,
+    checkpoint: Annotated[
+        list[Path],
+        Option(metavar="PATH", show_default=False, help="weights to load into the model; one per spec, in order"),
+    ] = [],  # noqa: B006
+    *,
+    settings: DiagnoseSettings,
+    out: Annotated[Path | None, Option(metavar=DIR, help="directory for the report and the JSON files")] = None,
+    format: Annotated[
+        str,
+        Option(
+            metavar="TEXT", show_default=False,
+            help="format of the report: html, or figures as png, svg or pdf (default: html)",
+        ),
+    ] = "html",
     json: Annotated[bool, Option("--json", help="print JSON instead of a table")] = False,
-    vitals: Annotated[str, Option(help="names with commas, or default, or all: see unsmooth list vitals")] = "default",
-    blocks: Annotated[str | None, Option(help="some blocks only: 6:, 0,3 or -1")] = None,
-    format: Annotated[str, Option(help="of the report in DIR: html, or figures as png, svg or pdf")] = "html",
-    prefix: Annotated[bool, Option(help="class and register tokens in token vitals")] = True,
-    limit: Annotated[int, Option(help="look at so many images at most, spread over the data")] = LIMIT,
-    batch_size: Annotated[int | None, Option(help="images at a time; chosen by the size of the maps")] = None,
-    reference: Annotated[bool, Option(help="look at the same architecture at random start too")] = True,
-) -> None:
-    """Measure whether, where and why the tokens of a model collapse."""
+) -> None:  # fmt: skip
+    """Measure whether, where and why the tokens of a model collapse.
+
+    Vitals are measured per block, then judged: findings, a verdict and remedies to try.
+    """
     from unsmooth.diagnosis.diagnose import diagnose as run_diagnosis
     from unsmooth.report.tables import as_rich
     from unsmooth.results.diagnosis import Diagnosis
 
     _check_target(out, format)
     if len(checkpoint) not in (0, len(specs)):
-        raise UnsmoothError(f"{len(specs)} specs and {len(checkpoint)} checkpoints: give one for each spec, or none")
+        raise UnsmoothError(f"{len(specs)} specs and {len(checkpoint)} checkpoints. Give one per spec, or none.")
     diagnoses = []
     for i, spec in enumerate(specs):
         if spec.endswith(".json"):
@@ -54,9 +67,8 @@ def diagnose(
         with progress_bar(spec) as progress:
             diagnoses.append(
                 run_diagnosis(
-                    spec, images, vitals, blocks, checkpoint=checkpoint[i] if checkpoint else None, data_dir=data_dir,
-                    prefix=prefix, limit=limit, batch_size=batch_size, reference=reference, progress=progress,
-                    command=command_line(context),
+                    spec, images, progress=progress, command=command_line(context),
+                    **asdict(replace(settings, checkpoint=checkpoint[i] if checkpoint else None)),
                 )
             )  # fmt: skip
     if json:
@@ -75,7 +87,7 @@ def _check_target(folder: Path | None, format: str) -> None:
     from unsmooth.report.render import FORMATS
 
     if format not in FORMATS:
-        raise unknown("report format", format, FORMATS)
+        raise unknown("format", format, FORMATS)
     if folder is not None and folder.exists() and not folder.is_dir():
         raise UnsmoothError(f"{folder} is a file; --out takes a folder")
 
@@ -88,7 +100,7 @@ def _write_report(diagnoses: Sequence[Diagnosis], folder: Path, format: str) -> 
     data = [diagnosis.data for diagnosis in diagnoses]
     paths: list[Path] = []
     for i, diagnosis in enumerate(diagnoses):
-        name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", diagnosis.data["model"]["name"]).strip("_")[:80] or "model"
+        name = file_name(diagnosis.data["model"]["name"])
         paths.append(folder / f"{f'{i + 1}-' if len(diagnoses) > 1 else ''}{name}.json")
         diagnosis.to_json(paths[-1])
     if format == "html":

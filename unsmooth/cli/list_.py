@@ -16,7 +16,7 @@ from unsmooth.errors import unknown
 
 def list_(
     what: Annotated[
-        str, Argument(metavar="[remedies|vitals|recipes]", show_default=False, help="what to list (default: remedies)")
+        str, Argument(metavar="remedies|vitals|recipes", show_default=False, help="what to list (default: remedies)")
     ] = "remedies",
 ) -> None:
     """List the remedies, the vitals or the fields of a recipe.

@@ -21,6 +21,10 @@ from unsmooth.errors import Interrupted, UnsmoothError, unknown
 _UsageError: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]
 
 
+# Help as plain text: it fits 80 columns better than panels.
+_PLAIN: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
+
+
 class Entry(NamedTuple):
     """One command: its module in this package, whose function has the same name, and its summary."""
 
@@ -30,12 +34,12 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "demo": Entry("demo", "Train and compare three small models on digits, in about two minutes."),
+    "demo": Entry("demo", "Train and compare three small models on digits."),
     "diagnose": Entry("diagnose", "Measure whether, where and why the tokens of a model collapse."),
     "train": Entry("train", "Train or fine-tune a model.", takes_recipe=True),
-    "evaluate": Entry("evaluate", "Score a model: accuracy with intervals, robustness and throughput."),
+    "evaluate": Entry("evaluate", "Score a model: accuracy, robustness and throughput."),
     "compare": Entry("compare", "Train several models on the same budget and compare them.", takes_recipe=True),
-    "bench": Entry("bench", "Measure the parameters, operations, energy and throughput of models."),
+    "bench": Entry("bench", "Measure parameters, operations, energy and throughput of models."),
     "paper": Entry("paper", "List the experiments of the papers, or run one of them.", takes_recipe=True),
     "list": Entry("list_", "List the remedies, the vitals or the fields of a recipe."),
     "check": Entry("check", "Show which remedies apply to a model, block by block."),
@@ -47,7 +51,7 @@ def load_command(name: str) -> Any:
     """Import the module of a command and build the command."""
     entry = COMMANDS[name]
     function = getattr(import_module(f"unsmooth.cli.{entry.module}"), entry.module)
-    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    single = typer.Typer(**_PLAIN)
     single.command(name, cls=RecipeCommand if entry.takes_recipe else TyperCommand)(function)
     return typer.main.get_command(single)
 
@@ -72,7 +76,7 @@ class LazyGroup(TyperGroup):
         return list(super().parse_args(ctx, args))
 
 
-app = typer.Typer(cls=LazyGroup, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=LazyGroup, **_PLAIN)
 
 
 def _print_version(requested: bool) -> None:

@@ -14,9 +14,9 @@ from rich.padding import Padding
 from rich.table import Table
 from typer import Argument, Context, Option
 
+from unsmooth.cli.options import DATA, DIR, INT
 from unsmooth.cli.recipe_options import recipe_fields
 from unsmooth.cli.terminal import command_line, echo, run_bars, show
-from unsmooth.cli.train import DATA, DIR
 from unsmooth.errors import UnsmoothError, unknown
 
 if TYPE_CHECKING:
@@ -26,20 +26,36 @@ if TYPE_CHECKING:
 def paper(
     context: Context,
     name: Annotated[
-        str, Argument(metavar="[PAPER[/PART]]", help="nothing: the list; a paper: its parts; a part: run it")
+        str, Argument(metavar="PAPER[/PART]", show_default=False, help="paper to list, or part of a paper to run")
     ] = "",
-    small: Annotated[bool, Option("--small", help="small hosts and data, minutes on a laptop")] = False,
-    data: Annotated[str | None, Option(metavar=DATA, help="images; without, --small takes scanned digits")] = None,
-    out: Annotated[Path | None, Option(metavar=DIR, help="its folder; without: papers/PAPER/PART")] = None,
-    only: Annotated[str, Option(metavar="GROUP", help="one group of a table: see the list")] = "",
-    spec: Annotated[str, Option(help="your own model under a figure of a paper")] = "",
-    checkpoint: Annotated[list[Path], Option(help="weights: of each model, or where all arms start")] = [],  # noqa: B006
-    pretrained: Annotated[bool, Option("--pretrained", help="weights of the hosts' libraries")] = False,
-    seeds: Annotated[int | None, Option(help="runs of each arm")] = None,
-    jobs: Annotated[int | None, Option(help="runs at a time; without: 1, with --small one on each core")] = None,
-    workers: Annotated[int, Option(help="processes that read images, for each run")] = 0,
-    device: Annotated[str, Option(help="cpu, cuda or cuda:1; without: a GPU where there is one")] = "",
-    data_dir: Annotated[Path | None, Option(metavar=DIR, help="where timm looks for the files of a data set")] = None,
+    small: Annotated[bool, Option("--small", help="run with small hosts and data, minutes on a laptop")] = False,
+    data: Annotated[
+        str | None,
+        Option(metavar=DATA, help="images: a folder, an .npz file or a timm data set (default with --small: digits)"),
+    ] = None,
+    only: Annotated[str, Option(metavar="GROUP", show_default=False, help="group of the part (default: all)")] = "",
+    spec: Annotated[
+        str, Option(metavar="SPEC", show_default=False, help="model spec to draw the figure of, instead of the paper's")
+    ] = "",
+    checkpoint: Annotated[
+        list[Path],
+        Option(metavar="PATH", show_default=False, help="weights of each model, or those that every arm starts from"),
+    ] = [],  # noqa: B006
+    pretrained: Annotated[bool, Option("--pretrained", help="start from the library's pretrained weights")] = False,
+    seeds: Annotated[int | None, Option(metavar=INT, help="runs per arm (default: as in the experiment)")] = None,
+    jobs: Annotated[
+        int | None,
+        Option(metavar=INT, help="runs trained at the same time (default: 1; with --small: one per core)"),
+    ] = None,
+    data_dir: Annotated[Path | None, Option(metavar=DIR, help="directory of timm data set files")] = None,
+    workers: Annotated[
+        int, Option(metavar=INT, show_default=False, help="worker processes that load images, per run (default: 0)")
+    ] = 0,
+    device: Annotated[
+        str,
+        Option(metavar="DEVICE", show_default=False, help="device: cpu, cuda or cuda:N (default: cuda if available)"),
+    ] = "",
+    out: Annotated[Path | None, Option(metavar=DIR, help="directory to write to (default: papers/PAPER/PART)")] = None,
     json: Annotated[bool, Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
     """List the experiments of the papers, or run one of them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import time
@@ -37,6 +38,11 @@ def show(pieces: Iterable[RenderableType]) -> None:
     console = Console()
     for piece in pieces:
         console.print(piece, highlight=False)
+
+
+def file_name(model: str) -> str:
+    """The name of a model with characters that every file system accepts, at most 80 of them."""
+    return re.sub(r"[^A-Za-z0-9.+=-]+", "_", model).strip("_")[:80] or "model"
 
 
 @contextmanager
