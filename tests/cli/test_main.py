@@ -1,4 +1,4 @@
-"""The command line: what it prints, its exit codes, and that a mistake is one line."""
+"""The command line: output, exit codes, and errors of one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a command prints, when it works: nothing is cut off, and no line is too wide."""
+    """Output of a command that succeeds: nothing is cut, and every line fits 80 columns."""
     assert cli.main(arguments) == 0
     out, err = capsys.readouterr()
     assert "Traceback" not in err

@@ -8,10 +8,13 @@ from typing import Annotated, Any
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.padding import Padding
+from rich.table import Table
 from typer import Argument
 
 from unsmooth.cli.terminal import show
 from unsmooth.errors import unknown
+
+INDENT = (0, 0, 0, 4)
 
 
 def list_(
@@ -36,7 +39,7 @@ def _remedies() -> Iterator[RenderableType]:
     for key in remedies.list_remedies():
         remedy = remedies.get(key)
         yield f"[bold]{key}[/bold]  {escape(remedy.title)}, on {remedy.acts_on}"
-        yield from _facts(remedies.facts(remedy))
+        yield _facts(remedies.facts(remedy))
     yield "\nAdd remedies to a host with +: unsmooth check 'deit_tiny_patch16_224+attn_scale(blocks=6:)'"
 
 
@@ -52,7 +55,7 @@ def _vitals() -> Iterator[RenderableType]:
             facts["accepts"] = f"{', '.join(vital.accepts)} attention"
         if vital.sample is not None:
             facts["sample"] = f"at most {vital.sample} images"
-        yield from _facts(facts)
+        yield _facts(facts)
 
 
 def _recipes() -> Iterator[RenderableType]:
@@ -63,15 +66,23 @@ def _recipes() -> Iterator[RenderableType]:
     recipes = {name: load_recipe(name).to_json() for name in list_recipes()}
     for field in fields(Recipe):
         yield f"[bold]{field.name}[/bold]  {escape(field.metadata['help'])}"
-        values = "  ".join(f"{name} {_value(recipe[field.name]) or '–'}" for name, recipe in recipes.items())
-        yield Padding(f"[dim]{values}[/dim]", (0, 0, 0, 4))
+        values = {name: _value(recipe[field.name]) for name, recipe in recipes.items()}
+        if len(set(values.values())) == 1:
+            values = {"every recipe:": values.popitem()[1]}
+        yield Padding(f"[dim]{'  '.join(f'{name} {value}' for name, value in values.items())}[/dim]", INDENT)
     yield "\nOn the command line: unsmooth train … --recipe small --batch-size 32 --lr 2e-3"
 
 
-def _facts(facts: Mapping[str, str]) -> Iterator[RenderableType]:
+def _facts(facts: Mapping[str, str]) -> RenderableType:
+    """Labels with their texts, in two columns."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(min_width=11, style="dim")
+    table.add_column(overflow="fold")
     for label, text in facts.items():
-        yield Padding(f"[dim]{escape(label):<11}[/dim] {escape(text)}", (0, 0, 0, 4))
+        table.add_row(escape(label), escape(text))
+    return Padding(table, INDENT, expand=False)
 
 
 def _value(value: Any) -> str:
-    return ", ".join(f"{number:g}" for number in value) if isinstance(value, list) else escape(f"{value}".lower())
+    text = ", ".join(f"{number:g}" for number in value) if isinstance(value, list) else f"{value}".lower()
+    return escape(text) or "–"

@@ -1,4 +1,4 @@
-"""unsmooth paper: the tables, figures and theorems of the papers, each by one command."""
+"""unsmooth paper: the tables, figures and theorems of the papers, each run by one command."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 def paper(
     context: Context,
     name: Annotated[
-        str, Argument(metavar="PAPER[/PART]", show_default=False, help="paper to list, or part of a paper to run")
+        str, Argument(metavar="PAPER[/EXPERIMENT]", show_default=False, help="paper to list, or experiment to run")
     ] = "",
     small: Annotated[bool, Option("--small", help="run with small hosts and data, minutes on a laptop")] = False,
     data: Annotated[
         str | None,
         Option(metavar=DATA, help="images: a folder, an .npz file or a timm data set (default with --small: digits)"),
     ] = None,
-    only: Annotated[str, Option(metavar="GROUP", show_default=False, help="group of the part (default: all)")] = "",
+    only: Annotated[str, Option(metavar="GROUP", show_default=False, help="group of arms to run (default: all)")] = "",
     spec: Annotated[
         str, Option(metavar="SPEC", show_default=False, help="model spec to draw the figure of, instead of the paper's")
     ] = "",
@@ -55,7 +55,9 @@ def paper(
         str,
         Option(metavar="DEVICE", show_default=False, help="device: cpu, cuda or cuda:N (default: cuda if available)"),
     ] = "",
-    out: Annotated[Path | None, Option(metavar=DIR, help="directory to write to (default: papers/PAPER/PART)")] = None,
+    out: Annotated[
+        Path | None, Option(metavar=DIR, help="directory to write to (default: papers/PAPER/EXPERIMENT)")
+    ] = None,
     json: Annotated[bool, Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
     """List the experiments of the papers, or run one of them.
@@ -112,31 +114,32 @@ def _catalogue(name: str) -> Iterator[RenderableType]:
 
 
 def _overview(paper: Paper) -> RenderableType:
-    table = Table("part", "in the paper", "state", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for part in _parts(paper):
-        table.add_row(part.name, escape(part.source), escape(part.state))
+    table = Table("experiment", "in the paper", "state", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for experiment in _experiments(paper):
+        table.add_row(experiment.name, escape(experiment.source), escape(experiment.state))
     return table
 
 
 def _details(paper: Paper) -> RenderableType:
     lines: list[RenderableType] = []
-    for part in _parts(paper):
-        lines.append(f"[cyan]{part.name}[/cyan]  {escape(part.source)}: {escape(part.title)}")
-        for line in _part_lines(part):
+    for experiment in _experiments(paper):
+        lines.append(f"[cyan]{experiment.name}[/cyan]  {escape(experiment.source)}: {escape(experiment.title)}")
+        for line in _lines(experiment):
             lines.append(Padding(line, (0, 0, 0, 4)))
     return Group(*lines)
 
 
-def _parts(paper: Paper) -> list[Experiment | Missing]:
+def _experiments(paper: Paper) -> list[Experiment | Missing]:
+    """Experiments that can be run, then those that cannot."""
     return [*paper.experiments(), *paper.missing]
 
 
-def _part_lines(part: Experiment | Missing) -> list[str]:
-    """Results of an experiment, its groups of arms, and the state of the part."""
+def _lines(experiment: Experiment | Missing) -> list[str]:
+    """Published results, groups of arms, and state."""
     from unsmooth.papers.catalogue import Experiment
 
-    state = f"[dim]{escape(part.state)}[/dim]"
-    if not isinstance(part, Experiment):
+    state = f"[dim]{escape(experiment.state)}[/dim]"
+    if not isinstance(experiment, Experiment):
         return [state]
-    groups = [f"group {escape(repr(group.name))}: {escape(', '.join(group.names()))}" for group in part.groups]
-    return [escape(part.shows), *groups, state]
+    groups = [f"group {escape(repr(group.name))}: {escape(', '.join(group.names()))}" for group in experiment.groups]
+    return [escape(experiment.shows), *groups, state]
