@@ -13,7 +13,7 @@ import unsmooth
 from tests.support.small_hosts import CONVMIXER, HOSTS, host
 from unsmooth.cli import demo
 from unsmooth.cli import main as cli
-from unsmooth.errors import LISTED, unknown
+from unsmooth.errors import LISTED, Interrupted, unknown
 from unsmooth.trials import measure as measuring
 from unsmooth.utils.text import spans
 
@@ -209,3 +209,23 @@ def test_blocks_are_written_as_spans() -> None:
 )
 def test_unknown_names_list_what_is_known_unless_it_is_too_much(known: list[str], tail: str) -> None:
     assert str(unknown("fruit", "aple", known)) == f"unknown fruit 'aple'.{tail}"
+
+
+@pytest.mark.parametrize(
+    ("error", "rank", "line"),
+    [
+        (Interrupted("stopped after epoch 3"), "0", "unsmooth: stopped after epoch 3\n"),
+        (Interrupted("stopped after epoch 3"), "1", ""),
+        (KeyboardInterrupt(), "0", "unsmooth: interrupted\n"),
+    ],
+)
+def test_an_interruption_is_one_line_of_the_first_process(
+    error: BaseException, rank: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(spec: str) -> None:
+        raise error
+
+    monkeypatch.setattr("unsmooth.surgery.check.checkup", interrupted)
+    monkeypatch.setenv("RANK", rank)
+    assert cli.main(["check", "deit_tiny_patch16_224"]) == 130
+    assert capsys.readouterr() == ("", line)

@@ -75,6 +75,12 @@ class LazyGroup(TyperGroup):
         keep_command_line(ctx, args)
         return list(super().parse_args(ctx, args))
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # typer would exit without a message
+            raise Interrupted("interrupted") from None
+
 
 app = typer.Typer(cls=LazyGroup, **_PLAIN)
 
@@ -114,9 +120,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 130
         except UnsmoothError as error:
             mistake = str(error)
-        except KeyboardInterrupt:
-            echo("unsmooth: interrupted")
-            return 130
         except _UsageError as error:
             mistake = _usage(error)
     echo(f"unsmooth: {mistake}")
