@@ -46,4 +46,4 @@ def demo(
     for arm in trial.data["arms"]:
         if arm["diagnosis"] is not None:
             show([f"[bold]{escape(arm['name'])}[/bold]: {escape(arm['diagnosis']['verdict']['text'])}"])
-    show([f"\nReport: {out / REPORT}\nNext: unsmooth diagnose --help, unsmooth compare --help"])
+    show([f"\nReport: {escape(str(out / REPORT))}\nNext: unsmooth diagnose --help, unsmooth compare --help"])

@@ -1,7 +1,7 @@
 """Settings classes as options of a command.
 
     @takes_settings(TrainSettings)
-    def train(context: Context, spec: …, settings: TrainSettings) -> None: …
+    def train(context: Context, spec: …, *, settings: TrainSettings) -> None: …
 
 Every field of the class becomes an option `--field`. Values are read by `unsmooth.utils.options` and by nothing else.
 """

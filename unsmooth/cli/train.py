@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Annotated
 
+from rich.markup import escape
 from typer import Argument, Context, Option
 
 from unsmooth.cli.options import DATA, takes_settings
@@ -69,7 +70,8 @@ def train(
     ]
     if skipped:
         lines.append(f"{skipped} broken images skipped, listed in {folder / 'result.json'}")
-    show([*lines, f"{folder}: models in last/ and best/, curves in metrics.jsonl and tensorboard/"])
+    lines.append(f"{folder}: models in last/ and best/, curves in metrics.jsonl and tensorboard/")
+    show(map(escape, lines))
 
 
 def _task_options(pairs: Sequence[str]) -> dict[str, str]:
