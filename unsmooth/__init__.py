@@ -1,6 +1,13 @@
-"""unsmooth: are the tokens of your vision transformer collapsing, and what helps.
+"""Diagnose and treat token collapse in vision transformers.
 
-The public names are imported on first use, so that `import unsmooth` costs next to nothing.
+Public names are imported on first use, which keeps `import unsmooth` fast.
+
+Example:
+    >>> import unsmooth
+    >>> model = unsmooth.create_model("vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)")
+    >>> plan = unsmooth.apply(model, "attn_scale")
+    >>> print(unsmooth.applied(model))
+    vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)+attn_scale
 """
 
 from __future__ import annotations
@@ -29,7 +36,8 @@ if TYPE_CHECKING:
     from unsmooth.training.run import train
     from unsmooth.trials.compare import compare
 
-_HOMES = {
+# Public name: module that defines it.
+_MODULES = {
     "Diagnosis": "results.diagnosis",
     "UnsmoothError": "errors",
     "applied": "surgery.record",
@@ -77,9 +85,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

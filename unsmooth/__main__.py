@@ -1,4 +1,4 @@
-"""`python -m unsmooth`, for torchrun and for machines where scripts are not on the path."""
+"""`python -m unsmooth`, for torchrun and where the `unsmooth` script is not on the path."""
 
 import sys
 

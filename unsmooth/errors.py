@@ -16,6 +16,10 @@ class NotApplicable(UnsmoothError):
     """A remedy does not fit a host, or a block of it."""
 
 
+class Interrupted(UnsmoothError):
+    """Training was asked to stop. What is done is saved, and the same command resumes."""
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> UnsmoothError:
     """The error for an unknown name: suggests the nearest known name and lists all (the nearest three of many)."""
     known = sorted(known)

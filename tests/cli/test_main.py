@@ -1,4 +1,4 @@
-"""The command line: what it prints, its exit codes, and that a mistake is one line."""
+"""The command line: output, exit codes, and errors of one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import unsmooth
 from tests.support.small_hosts import CONVMIXER, HOSTS, host
 from unsmooth.cli import demo
 from unsmooth.cli import main as cli
-from unsmooth.errors import LISTED, unknown
+from unsmooth.errors import LISTED, Interrupted, unknown
 from unsmooth.trials import measure as measuring
 from unsmooth.utils.text import spans
 
@@ -24,11 +24,10 @@ SMALL = "img_size=32, patch_size=8, embed_dim=48, depth=2"
 @pytest.fixture(autouse=True)
 def _narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(WIDTH))
-    monkeypatch.setattr(cli.console, "width", WIDTH)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a command prints, when it works: nothing is cut off, and no line is too wide."""
+    """Output of a command that succeeds: nothing is cut, and every line fits 80 columns."""
     assert cli.main(arguments) == 0
     out, err = capsys.readouterr()
     assert "Traceback" not in err
@@ -113,11 +112,11 @@ def test_a_block_left_out_is_a_note_on_standard_error(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["chek", "deit"], "No such command 'chek'"),
+        (["chek", "deit"], "unknown command 'chek'. Did you mean 'check'?"),
         (["check"], "Missing argument"),
         (["check", "a", "b"], "unexpected extra argument"),
         (["check", "--fast", "a"], "No such option"),
-        (["list", "hosts"], "cannot list 'hosts'; try: unsmooth list remedies"),
+        (["list", "hosts"], "unknown listing 'hosts'. Known: recipes, remedies, vitals."),
         (["check", "deit_tiny_patch16_22"], "timm has no model 'deit_tiny_patch16_22'. Near names: deit_tiny"),
         (["check", "timm:deit"], "timm has no model 'deit'"),
         (["check", "torchvision:vit_b_17"], "unknown torchvision model 'vit_b_17'. Nearest of "),
@@ -189,8 +188,8 @@ def test_the_demo_trains_diagnoses_and_compares(
     out = printed(capsys, "demo", "--out", str(tmp_path / "trial"), "--jobs", "1")
     assert row(out, "arm")[-2:] == ["infer", "train"]
     assert all(cell.startswith(("0.", "1.")) for cell in row(out, "attn_scale")[-2:])
-    assert "With one seed" in (tmp_path / "trial" / "report.html").read_text()
-    assert "plain: " in out and "The report: " in out
+    assert "One seed" in (tmp_path / "trial" / "report.html").read_text()
+    assert "plain: " in out and "Report: " in out
 
 
 def test_blocks_are_written_as_spans() -> None:
@@ -210,3 +209,23 @@ def test_blocks_are_written_as_spans() -> None:
 )
 def test_unknown_names_list_what_is_known_unless_it_is_too_much(known: list[str], tail: str) -> None:
     assert str(unknown("fruit", "aple", known)) == f"unknown fruit 'aple'.{tail}"
+
+
+@pytest.mark.parametrize(
+    ("error", "rank", "line"),
+    [
+        (Interrupted("stopped after epoch 3"), "0", "unsmooth: stopped after epoch 3\n"),
+        (Interrupted("stopped after epoch 3"), "1", ""),
+        (KeyboardInterrupt(), "0", "unsmooth: interrupted\n"),
+    ],
+)
+def test_an_interruption_is_one_line_of_the_first_process(
+    error: BaseException, rank: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(spec: str) -> None:
+        raise error
+
+    monkeypatch.setattr("unsmooth.surgery.check.checkup", interrupted)
+    monkeypatch.setenv("RANK", rank)
+    assert cli.main(["check", "deit_tiny_patch16_224"]) == 130
+    assert capsys.readouterr() == ("", line)

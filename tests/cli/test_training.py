@@ -1,4 +1,4 @@
-"""train, evaluate and compare on the command line: what they print, and that every mistake is one line before work."""
+"""train, evaluate and compare on the command line: their output, and errors of one line before any work."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from unsmooth.cli import main as cli
 FAST = ["--epochs", "1", "--batch-size=32", "--train-images", "128", "--val-images", "40", "--vitals-every", "0"]
 
 
-def told(capsys, *arguments):
-    """A mistake: exit code 2, one line on standard error, nothing on standard output."""
+def mistake(capsys, *arguments):
+    """The error of a command line: exit code 2, one line on standard error, nothing on standard output."""
     assert cli.main(arguments) == 2
     out, err = capsys.readouterr()
     notes = [line for line in err.splitlines() if not line.startswith("note:")]
@@ -25,19 +25,19 @@ def told(capsys, *arguments):
     return notes[0]
 
 
-def pictures(folder, classes, side=8, each=3):
+def write_images(folder, classes, side=8, each=3):
     for name in classes:
         (folder / name).mkdir(parents=True)
         for i in range(each):
             Image.fromarray(np.full((side, side), 40 * i, np.uint8)).save(folder / name / f"{i}.png")
 
 
-def test_train_evaluate_and_again(tmp_path, capsys, monkeypatch):
+def test_train_resume_and_evaluate(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["train", HOST + "+attn_scale", "--data", "digits", "--out", "run", *FAST]) == 0
     out, err = capsys.readouterr()
     assert "top-1" in out and "on 40 images" in out
-    assert err.count("epoch 1, loss") == 1  # one plain line an epoch where nobody watches
+    assert err.count("epoch 1, loss") == 1  # one line per epoch without a terminal
     assert cli.main(["train", HOST + "+attn_scale", "--data", "digits", "--out", "run", *FAST]) == 0
     assert capsys.readouterr().out == out
     assert cli.main(["evaluate", "run/last", "--data", "digits", "--occlusion", "0.25", "--json"]) == 0
@@ -71,24 +71,24 @@ def test_recipes_are_listed(capsys):
     ("arguments", "message"),
     [
         (["--data", "digits", "--epoch", "3"], "Nearest of \\d+: --epochs"),
-        (["--data", "digits", "--lr", "fast"], "lr must be a number .got 'fast'"),
+        (["--data", "digits", "--lr", "fast"], "lr must be a number, not 'fast'"),
         (["--data", "digits", "--recipe", "big"], "unknown recipe 'big'"),
         (["--data", "nowhere"], "no images at 'nowhere'"),
         (["--data", "digits", "--device", "gpu"], "unknown device 'gpu'"),
         (["--data", "digits", "--checkpoint", "none.pth"], "none.pth does not exist"),
-        (["--data", "digits", "--batch-size", "4096"], "1438 training images, fewer than one batch of 4096"),
+        (["--data", "digits", "--batch-size", "4096"], "1438 training images, less than one batch of 4096"),
         ([], "Missing option '--data'"),
         (["--data", "digits", "--workers", "-1"], "workers must be at least 0"),
-        (["--data", "digits", "--auto-augment", "foo"], "timm cannot build the augmentation 'foo'"),
-        (["--data", "digits", "--image-size", "9"], "does not accept images of 9 × 9 pixels"),
+        (["--data", "digits", "--auto-augment", "foo"], "timm cannot augment by 'foo'"),
+        (["--data", "digits", "--image-size", "9"], "cannot take images of 9 × 9 pixels"),
         (["--data", "digits", "--device", "meta"], "training on 'meta' is not supported"),
-        (["--data", "digits", "--device", "cuda:99"], "device 'cuda:99' does not exist"),
+        (["--data", "digits", "--device", "cuda:99"], "there is no device 'cuda:99'"),
         (["--data", "digits", "--optimizer", "adamwow"], "timm cannot build the optimiser 'adamwow'"),
     ],
 )
 def test_mistakes_in_options(tmp_path, capsys, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    assert re.search(message, told(capsys, "train", HOST, *arguments))
+    assert re.search(message, mistake(capsys, "train", HOST, *arguments))
     assert not list(tmp_path.iterdir())
 
 
@@ -100,9 +100,9 @@ def test_mistakes_in_data(tmp_path, capsys, monkeypatch):
     np.savez("one_class.npz", **many, y_train=np.zeros(40, int), y_test=np.zeros(40, int))
     np.savez("beyond.npz", **many, y_train=labels, y_test=labels + 1)
     np.savez("good.npz", **many, y_train=labels, y_test=labels)
-    pictures(tmp_path / "no_val" / "train", "ab")
-    pictures(tmp_path / "differ" / "train", "ab")
-    pictures(tmp_path / "differ" / "val", "ac")
+    write_images(tmp_path / "no_val" / "train", "ab")
+    write_images(tmp_path / "differ" / "train", "ab")
+    write_images(tmp_path / "differ" / "val", "ac")
     for split in ("train", "val"):
         for name in "ab":
             (tmp_path / "broken" / split / name).mkdir(parents=True)
@@ -110,12 +110,14 @@ def test_mistakes_in_data(tmp_path, capsys, monkeypatch):
     before = sorted(tmp_path.rglob("*"))
     few = ["--batch-size", "2"]
     for data, message in {
-        "no_split.npz": "split", "one_class.npz": "single class", "beyond.npz": "label 4", "no_val": "no split val",
+        "no_split.npz": "split", "one_class.npz": "one class", "beyond.npz": "label 4", "no_val": "no split val",
         "differ": "only one has b, c", "broken": "all",
     }.items():  # fmt: skip
-        assert message in told(capsys, "train", HOST, "--data", data, *few), data
-    assert "more than the 3 of" in told(
+        assert message in mistake(capsys, "train", HOST, "--data", data, *few), data
+    assert "is built for 3" in mistake(
         capsys, "train", HOST.replace("depth", "num_classes=3, depth"), "--data", "good.npz", *few
     )
-    assert "fewer than one patch" in told(capsys, "train", "vit_tiny_patch16_224(depth=1)", "--data", "good.npz", *few)
+    assert "less than one patch" in mistake(
+        capsys, "train", "vit_tiny_patch16_224(depth=1)", "--data", "good.npz", *few
+    )
     assert sorted(tmp_path.rglob("*")) == before

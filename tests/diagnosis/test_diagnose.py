@@ -223,7 +223,7 @@ MISTAKES = [
     (["diagnose", "x.json"], "cannot read the diagnosis"),
     (["diagnose", "resnet18"], "ran no attention"),
     (["diagnose", SPEC.replace("depth=3", "depth=3, in_chans=4")], "takes 4 channels"),
-    (["list", "vitamins"], "cannot list 'vitamins'"),
+    (["list", "vitamins"], "unknown listing 'vitamins'"),
 ]
 
 

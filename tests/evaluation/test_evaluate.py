@@ -216,7 +216,7 @@ def test_the_command_loads_a_checkpoint_and_prints_json(
 
 @pytest.mark.parametrize(("option", "text"), [("--occlusion", "half"), ("--fgsm", "1;2")])
 def test_the_command_refuses_words_for_numbers(option: str, text: str) -> None:
-    with pytest.raises(UnsmoothError, match=f"{option} takes numbers with commas"):
+    with pytest.raises(UnsmoothError, match=f"{option[2:]} must be numbers, separated by commas"):
         run(SPEC, "--data", "digits", option, text)
 
 

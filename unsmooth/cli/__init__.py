@@ -1,1 +1,1 @@
-"""Commands of the command line, one file each. They only read arguments and print."""
+"""The command line: one file per command. Commands read arguments, call public functions and print."""

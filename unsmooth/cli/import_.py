@@ -1,4 +1,4 @@
-"""unsmooth import: a checkpoint of a remedy's authors becomes a folder of this library."""
+"""unsmooth import: a checkpoint of a remedy's authors, saved as a folder of this library."""
 
 from __future__ import annotations
 
@@ -7,27 +7,49 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from unsmooth.cli.options import DIR
 from unsmooth.cli.terminal import echo
 from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation.cost import parameters
-from unsmooth.surgery.authors import import_checkpoint
-from unsmooth.surgery.authors.formats import FORMATS
-from unsmooth.surgery.record import applied
-from unsmooth.surgery.storage import save
 
 
 def import_(
-    checkpoint: Annotated[Path, Argument(metavar="FILE", help="a .pth or .safetensors file of the authors' code")],
-    out: Annotated[Path, Option(metavar="DIR", help="the folder to write, as unsmooth.save does")],
-    spec: Annotated[str | None, Option(help="HOST or HOST+remedy; without: found by names and shapes")] = None,
-    source: Annotated[str | None, Option(help=f"the remedy that it must hold: {', '.join(FORMATS)}")] = None,
-    doubled: Annotated[bool | None, Option(help="FeatScale on DeiT was trained as 1+2s, 1+2t, or as printed")] = None,
-    entry: Annotated[str | None, Option(help="which weights of the file: model, model_ema, state_dict, …")] = None,
+    checkpoint: Annotated[Path, Argument(metavar="FILE", help=".pth or .safetensors file of the authors' code")],
+    out: Annotated[Path, Option(metavar=DIR, help="directory to write the model to")],
+    spec: Annotated[
+        str | None,
+        Option(metavar="SPEC", help="model spec: HOST or HOST+remedy (default: inferred from names and shapes)"),
+    ] = None,
+    source: Annotated[
+        str | None,
+        Option(
+            metavar="REMEDY",
+            help="remedy that the file must hold: attn_scale, feat_scale or augmented_shortcut (default: inferred)",
+        ),
+    ] = None,
+    doubled: Annotated[
+        bool | None,
+        Option(
+            show_default=False,
+            help="FeatScale on DeiT was trained with factors 1+2s and 1+2t (default: 1+s and 1+t, as printed)",
+        ),
+    ] = None,
+    entry: Annotated[
+        str | None,
+        Option(metavar="KEY", help="entry of the file that holds the weights, such as model_ema (default: the first)"),
+    ] = None,
 ) -> None:
-    """Read a checkpoint of AttnScale, FeatScale or augmented shortcuts, and write it as a model of unsmooth."""
+    """Convert a checkpoint of a remedy's authors.
+
+    Checkpoints of AttnScale, FeatScale and augmented shortcuts are supported. The result loads with unsmooth.load.
+    """
+    from unsmooth.evaluation.cost import parameters
+    from unsmooth.surgery.authors import import_checkpoint
+    from unsmooth.surgery.record import applied
+    from unsmooth.surgery.storage import save
+
     if out.exists() and not out.is_dir():
         raise UnsmoothError(f"{out} is a file; --out takes a folder")
     model = import_checkpoint(checkpoint, spec, source=source, doubled=doubled, entry=entry)
     save(model, out)
     print(f"{applied(model)}: {parameters(model):,} parameters")  # noqa: T201
-    echo(f"wrote {out}; try: unsmooth evaluate {out} --data …")
+    echo(f"wrote {out}; next: unsmooth evaluate {out} --data …")

@@ -1,112 +1,145 @@
-"""unsmooth paper: the tables, figures and theorems of the papers, each by one command."""
+"""unsmooth paper: the tables, figures and theorems of the papers, each run by one command."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from typer import Argument, Context, Option
 
+from unsmooth.cli.options import DATA, DIR, INT
 from unsmooth.cli.recipe_options import recipe_fields
 from unsmooth.cli.terminal import command_line, echo, run_bars, show
-from unsmooth.cli.train import DATA, DIR
 from unsmooth.errors import UnsmoothError, unknown
-from unsmooth.papers.catalogue import Experiment, Paper, UnavailableExperiment, list_papers
-from unsmooth.papers.request import RunRequest
-from unsmooth.papers.run import reproduce
-from unsmooth.report.reproduction_table import as_rich
+
+if TYPE_CHECKING:
+    from unsmooth.papers.catalogue import Experiment, Paper, UnavailableExperiment
 
 
 def paper(
     context: Context,
     name: Annotated[
-        str, Argument(metavar="[PAPER[/PART]]", help="nothing: the list; a paper: its parts; a part: run it")
+        str, Argument(metavar="PAPER[/EXPERIMENT]", show_default=False, help="paper to list, or experiment to run")
     ] = "",
-    small: Annotated[bool, Option("--small", help="small hosts and data, minutes on a laptop")] = False,
-    data: Annotated[str | None, Option(metavar=DATA, help="images; without, --small takes scanned digits")] = None,
-    out: Annotated[Path | None, Option(metavar=DIR, help="its folder; without: papers/PAPER/PART")] = None,
-    only: Annotated[str, Option(metavar="GROUP", help="one group of a table: see the list")] = "",
-    spec: Annotated[str, Option(help="your own model under a figure of a paper")] = "",
-    checkpoint: Annotated[list[Path], Option(help="weights: of each model, or where all arms start")] = [],  # noqa: B006
-    pretrained: Annotated[bool, Option("--pretrained", help="weights of the hosts' libraries")] = False,
-    seeds: Annotated[int | None, Option(help="runs of each arm")] = None,
-    jobs: Annotated[int | None, Option(help="runs at a time; without: 1, with --small one on each core")] = None,
-    workers: Annotated[int, Option(help="processes that read images, for each run")] = 0,
-    device: Annotated[str, Option(help="cpu, cuda or cuda:1; without: a GPU where there is one")] = "",
-    data_dir: Annotated[Path | None, Option(metavar=DIR, help="where timm looks for the files of a data set")] = None,
+    small: Annotated[bool, Option("--small", help="run with small hosts and data, minutes on a laptop")] = False,
+    data: Annotated[
+        str | None,
+        Option(metavar=DATA, help="images: a folder, an .npz file or a timm data set (default with --small: digits)"),
+    ] = None,
+    only: Annotated[str, Option(metavar="GROUP", show_default=False, help="group of arms to run (default: all)")] = "",
+    spec: Annotated[
+        str, Option(metavar="SPEC", show_default=False, help="model spec to draw the figure of, instead of the paper's")
+    ] = "",
+    checkpoint: Annotated[
+        list[Path],
+        Option(metavar="PATH", show_default=False, help="weights of each model, or those that every arm starts from"),
+    ] = [],  # noqa: B006
+    pretrained: Annotated[bool, Option("--pretrained", help="start from the library's pretrained weights")] = False,
+    seeds: Annotated[int | None, Option(metavar=INT, help="runs per arm (default: as in the experiment)")] = None,
+    jobs: Annotated[
+        int | None,
+        Option(metavar=INT, help="runs trained at the same time (default: 1; with --small: one per core)"),
+    ] = None,
+    data_dir: Annotated[Path | None, Option(metavar=DIR, help="directory of timm data set files")] = None,
+    workers: Annotated[
+        int, Option(metavar=INT, show_default=False, help="worker processes that load images, per run (default: 0)")
+    ] = 0,
+    device: Annotated[
+        str,
+        Option(metavar="DEVICE", show_default=False, help="device: cpu, cuda or cuda:N (default: cuda if available)"),
+    ] = "",
+    out: Annotated[
+        Path | None, Option(metavar=DIR, help="directory to write to (default: papers/PAPER/EXPERIMENT)")
+    ] = None,
     json: Annotated[bool, Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
-    """List what the papers show and its state, or run a part of one: published beside measured.
+    """List the experiments of the papers, or run one of them.
 
-    unsmooth paper · unsmooth paper anti_oversmoothing · unsmooth paper anti_oversmoothing/table1 --small
-    Recipe fields as in train: --epochs 10. The same command again goes on where it was cut.
+    Without a name, all papers are listed; with the name of a paper, its experiments. A run compares published with
+    measured values: unsmooth paper anti_oversmoothing/table1 --small. Every field of the recipe is an option too:
+    --epochs 10. The same command resumes an interrupted run.
     """
     if "/" not in name:
-        _list(name)
+        show(_catalogue(name))
         return
-    folder = out or Path("papers") / name
+    from unsmooth.papers.request import RunRequest
+    from unsmooth.papers.run import reproduce
+    from unsmooth.report.reproduction_table import as_rich
+
     if seeds is not None and seeds < 1:
-        raise UnsmoothError(f"seeds must be at least 1, not {seeds}")
+        raise UnsmoothError(f"seeds must be at least 1 (got {seeds})")
+    folder = out or Path("papers") / name
     with run_bars() as bars:
-        found = reproduce(name, RunRequest(
+        reproduction = reproduce(name, RunRequest(
             out=folder, small=small, data=data, data_dir=data_dir, only=only, spec=spec, checkpoints=checkpoint,
-            pretrained=pretrained, seeds=seeds, jobs=jobs or (cores() if small else 1), workers=workers, device=device,
-            overrides=recipe_fields(context), on_progress=bars.on_progress, on_stage=bars.on_stage, command=command_line(),
+            pretrained=pretrained, seeds=seeds, jobs=jobs or (_cores() if small else 1), workers=workers, device=device,
+            overrides=recipe_fields(context), on_progress=bars.on_progress, on_stage=bars.on_stage,
+            command=command_line(context),
         ))  # fmt: skip
     if json:
-        print(found.to_json())  # noqa: T201
+        print(reproduction.to_json())  # noqa: T201
     else:
-        show(as_rich(found))
+        show(as_rich(reproduction))
     echo(f"wrote {folder / 'paper.md'} and {folder / 'paper.json'}")
 
 
-def cores() -> int:
-    """The cores that this process may use."""
+def _cores() -> int:
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _list(name: str) -> None:
+def _catalogue(name: str) -> Iterator[RenderableType]:
+    """All papers, or the one with this name in detail."""
+    from unsmooth.papers.catalogue import list_papers
+
     papers = list_papers()
-    chosen = [one for one in papers if one.id == name.replace("-", "_")] if name else papers
-    if not chosen:
-        raise unknown("paper", name, [one.id for one in papers])
-    console = Console()
-    for one in chosen:
-        console.print(f"\n[bold]{one.id}[/bold]  {escape(one.title)} ({escape(one.venue)})", highlight=False)
-        console.print((_details if name else _overview)(one), highlight=False)
-        if one.note:
-            console.print(f"[dim]{escape(one.note)}[/dim]", highlight=False)
-    first = chosen[0].experiments()[0]
-    more = "" if name else f"unsmooth paper {chosen[0].id} tells more of one. "
-    console.print(f"\n[dim]{more}Run a part: unsmooth paper {first.id} --small[/dim]", highlight=False)
+    selected = [paper for paper in papers if paper.id == name.replace("-", "_")] if name else papers
+    if not selected:
+        raise unknown("paper", name, [paper.id for paper in papers])
+    for paper in selected:
+        yield f"\n[bold]{paper.id}[/bold]  {escape(paper.title)} ({escape(paper.venue)})"
+        yield _details(paper) if name else _overview(paper)
+        if paper.note:
+            yield f"[dim]{escape(paper.note)}[/dim]"
+    first = selected[0]
+    details = "" if name else f"Details of one paper: unsmooth paper {first.id}. "
+    yield f"\n[dim]{details}Run an experiment: unsmooth paper {first.experiments()[0].id} --small[/dim]"
 
 
-def _overview(one: Paper) -> RenderableType:
-    table = Table("part", "in the paper", "state", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for part in parts_of(one):
-        table.add_row(part.name, escape(part.source), escape(part.state))
+def _overview(paper: Paper) -> RenderableType:
+    table = Table("experiment", "in the paper", "state", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for experiment in _experiments(paper):
+        table.add_row(experiment.name, escape(experiment.source), escape(experiment.state))
     return table
 
 
-def _details(one: Paper) -> RenderableType:
+def _details(paper: Paper) -> RenderableType:
     lines: list[RenderableType] = []
-    for part in parts_of(one):
-        about = [f"[cyan]{part.name}[/cyan]  {escape(part.source)}: {escape(part.title)}"]
-        if isinstance(part, Experiment):
-            about += [
-                escape(part.shows),
-                *(f"group {escape(repr(g.name))}: {escape(', '.join(g.names()))}" for g in part.groups),
-            ]
-        about.append(f"[dim]{escape(part.state)}[/dim]")
-        lines += [Padding(line, (0, 0, 0, 0 if i == 0 else 4)) for i, line in enumerate(about)]
+    for experiment in _experiments(paper):
+        lines.append(f"[cyan]{experiment.name}[/cyan]  {escape(experiment.source)}: {escape(experiment.title)}")
+        for line in _lines(experiment):
+            lines.append(Padding(line, (0, 0, 0, 4)))
     return Group(*lines)
 
 
-def parts_of(one: Paper) -> list[Experiment | UnavailableExperiment]:
-    return [*one.experiments(), *one.unavailable]
+def _experiments(paper: Paper) -> list[Experiment | UnavailableExperiment]:
+    """Experiments that can be run, then those that cannot."""
+    return [*paper.experiments(), *paper.unavailable]
+
+
+def _lines(experiment: Experiment | UnavailableExperiment) -> list[str]:
+    """Published results, groups of arms, and state."""
+    from unsmooth.papers.catalogue import Experiment
+
+    state = f"[dim]{escape(experiment.state)}[/dim]"
+    if not isinstance(experiment, Experiment):
+        return [state]
+    groups = [f"group {escape(repr(group.name))}: {escape(', '.join(group.names()))}" for group in experiment.groups]
+    return [escape(experiment.shows), *groups, state]

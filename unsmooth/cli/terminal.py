@@ -1,8 +1,8 @@
-"""What the command line shows beside results, on standard error: bars with the time left on a terminal, and plain lines
-elsewhere."""
+"""What the commands print: results on standard output; progress, notes and errors on standard error."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import time
@@ -13,59 +13,66 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from typer import Context
 
-from unsmooth.report.metrics import format_scores
-
-_given: list[str] = []
-
-
-def remember(arguments: Sequence[str]) -> None:
-    """Keep what was typed, for results that say which command made them."""
-    _given[:] = arguments
+_KEY = "unsmooth.command_line"
 
 
-def command_line() -> str:
-    return shlex.join(["unsmooth", *_given])
+def keep_command_line(context: Context, arguments: Sequence[str]) -> None:
+    """Store the command line on the context of the group; the context of each command shares it."""
+    context.meta[_KEY] = shlex.join(["unsmooth", *arguments])
+
+
+def command_line(context: Context) -> str:
+    """The command line, which results record."""
+    return str(context.meta.get(_KEY, "unsmooth"))
 
 
 def echo(text: str) -> None:
+    """Print one line on standard error."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def show(pieces: Iterable[RenderableType]) -> None:
-    """Print tables and text on standard output, as wide as the terminal is."""
+    """Print tables and text with rich markup on standard output, as wide as the terminal."""
     console = Console()
     for piece in pieces:
         console.print(piece, highlight=False)
 
 
+def file_name(model: str) -> str:
+    """The name of a model with characters that every file system accepts, at most 80 of them."""
+    return re.sub(r"[^A-Za-z0-9.+=-]+", "_", model).strip("_")[:80] or "model"
+
+
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar that is told (images done, images in all); it vanishes at its end, and is not drawn into a file."""
+    """A bar that is updated with (done, total) and removed at its end. Without a terminal it is not drawn."""
     with _bars() as bars:
         task = bars.add_task(escape(title), total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 class RunBars:
-    """Runs that go on, each with a bar on a terminal, each with a line an epoch elsewhere."""
+    """Progress of training runs: a bar per run on a terminal, a line per epoch elsewhere."""
 
     def __init__(self, bars: Progress) -> None:
-        self.bars, self.tasks, self.begun = bars, dict[str, TaskID](), dict[str, float]()
+        self.bars, self.tasks, self.started = bars, dict[str, TaskID](), dict[str, float]()
 
     def on_progress(self, name: str, done: int, total: int, line: Mapping[str, Any] | None = None) -> None:
-        """News of a run: steps done, steps in all, and the metrics of an epoch that ended."""
+        """Update the bar of a run: its steps, and its metrics at the end of an epoch."""
         if name not in self.tasks:
             self.tasks[name] = self.bars.add_task(escape(name), total=total, completed=done)
-            self.begun[name] = time.monotonic()
-        title = f"{escape(name)}  {_short(line)}" if line is not None else None
+            self.started[name] = time.monotonic()
+        title = f"{escape(name)}  {_summary(line)}" if line is not None else None
         self.bars.update(self.tasks[name], completed=done, total=total, description=title)
         if self.bars.disable and line is not None:
-            echo(f"{name}: epoch {line['epoch']}, {_short(line)}, {time.monotonic() - self.begun[name]:.0f} s")
-        if done == total and len(self.tasks) > 1:  # a finished run makes room for the next one
+            echo(f"{name}: epoch {line['epoch']}, {_summary(line)}, {time.monotonic() - self.started[name]:.0f} s")
+        if done == total and len(self.tasks) > 1:  # make room for the next run
             self.bars.update(self.tasks[name], visible=False)
 
     def on_stage(self, text: str) -> None:
+        """Print the stage that starts."""
         if self.bars.disable:
             echo(text)
         else:
@@ -74,6 +81,7 @@ class RunBars:
 
 @contextmanager
 def run_bars() -> Iterator[RunBars]:
+    """Bars of training runs, removed at the end."""
     with _bars() as bars:
         yield RunBars(bars)
 
@@ -84,7 +92,10 @@ def _bars() -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _short(line: Mapping[str, Any]) -> str:
+def _summary(line: Mapping[str, Any]) -> str:
+    """Training loss and first metric of an epoch."""
+    from unsmooth.report.metrics import format_scores
+
     loss = f"loss {line['train_loss']:.3f}"
-    measured = format_scores({name: line[name] for name in line if name != "val_loss"}, decimals=1).partition(",")[0]
-    return f"{loss}, {measured}" if measured else loss
+    metric = format_scores({name: line[name] for name in line if name != "val_loss"}, decimals=1).partition(",")[0]
+    return f"{loss}, {metric}" if metric else loss

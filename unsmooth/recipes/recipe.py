@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
 from unsmooth.errors import UnsmoothError, unknown
-from unsmooth.utils.options import Pair, describe, option, options, read_options, read_text_values, to_json
+from unsmooth.utils.options import Pair, option, options, read_options, to_json
 
 
 @options
@@ -169,37 +169,6 @@ def resolve_recipe(recipe: str | Path | Recipe, fields: Mapping[str, Any]) -> Re
 def write_recipe(recipe: Recipe) -> str:
     """Text of the .toml file of a recipe."""
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in recipe.to_json().items())
-
-
-def read_overrides(arguments: Iterable[str]) -> dict[str, Any]:
-    """Recipe fields from command-line arguments such as `--batch-size 32 --lr=0.1 --compile`.
-
-    Args:
-        arguments: Words of the command line. A boolean field needs no value.
-
-    Returns:
-        Values of the fields that were given, as the types of the fields.
-    """
-    texts: dict[str, str] = {}
-    kinds = {info.name: info.kind for info in describe(Recipe)}
-    rest = list(arguments)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--"):
-            raise UnsmoothError(f"unexpected argument {word!r}. Write recipe fields as --field value")
-        name, equals, value = word[2:].partition("=")
-        name = name.replace("-", "_")
-        if name not in kinds:
-            raise unknown("recipe field", name, kinds)
-        if not equals:
-            if kinds[name] is bool and (not rest or rest[0].startswith("--")):
-                value = "true"
-            elif not rest:
-                raise UnsmoothError(f"--{name.replace('_', '-')} needs a value")
-            else:
-                value = rest.pop(0)
-        texts[name] = value
-    return read_text_values(Recipe, texts, "recipe")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ import torch
 
 from unsmooth.data.batches import TrainingBatches, evaluation_batches
 from unsmooth.diagnosis.monitor import follow
-from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.errors import Interrupted, UnsmoothError, unknown
 from unsmooth.recipes.recipe import Recipe, resolve_recipe
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.tasks.base import Score, Task, TaskRequest
@@ -31,10 +31,6 @@ from unsmooth.training.trainer import NotFinite, Trainer
 from unsmooth.utils.options import read_options
 
 MAX_NAME = 120  # characters of a default directory name
-
-
-class Interrupted(UnsmoothError):
-    """The run was asked to stop and wrote a checkpoint."""
 
 
 class Diverged(UnsmoothError):

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import Interrupted, UnsmoothError
 from unsmooth.training.observer import OnProgress, ProgressObserver
-from unsmooth.training.run import Diverged, Interrupted, train
+from unsmooth.training.run import Diverged, train
 
 STOPPED = "interrupted. Finished steps are kept: run the same command again to resume."
 REPORT_EVERY = 0.2  # seconds between two progress reports of a worker

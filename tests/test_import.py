@@ -1,0 +1,64 @@
+"""`import unsmooth` is light: public names are imported on first use, and nothing else is shown."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import subprocess
+import sys
+
+import pytest
+
+import unsmooth
+
+OPTIONAL = {
+    "matplotlib", "pandas", "plotly", "rich", "scipy", "sklearn", "tensorboardX", "transformers", "typer",
+}  # fmt: skip
+HEAVY = {"torch", "torchvision", "timm", "numpy", "pydantic"}
+
+
+def modules_after(code: str) -> set[str]:
+    """Modules that are imported once `code` has run in a fresh process."""
+    script = f"{code}\nimport json, sys\nprint(json.dumps([name for name, module in sys.modules.items() if module]))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_import_loads_no_room_and_no_heavy_library() -> None:
+    modules = modules_after("import unsmooth")
+    assert {name for name in modules if name.partition(".")[0] == "unsmooth"} == {"unsmooth", "unsmooth._version"}
+    assert not (OPTIONAL | HEAVY) & modules
+
+
+def test_surgery_needs_torch_and_timm_only() -> None:
+    modules = modules_after("import unsmooth; unsmooth.apply, unsmooth.create_model, unsmooth.fold, unsmooth.save")
+    assert {"torch", "timm"} <= modules
+    assert not OPTIONAL & modules
+
+
+@pytest.mark.parametrize("name", ["__version__", "apply", "diagnose", "evaluate"])
+def test_names_work_without_fcntl(name: str) -> None:
+    modules = modules_after(f"import sys; sys.modules['fcntl'] = None\nimport unsmooth; unsmooth.{name}")
+    assert "unsmooth" in modules and "fcntl" not in modules
+
+
+def test_dir_shows_public_names_only() -> None:
+    assert dir(unsmooth) == sorted([*unsmooth.__all__, "__version__"])
+
+
+@pytest.mark.parametrize("name", unsmooth.__all__)
+def test_every_public_name_is_found(name: str) -> None:
+    value = getattr(unsmooth, name)
+    assert value.__name__ == name
+    assert value.__module__.startswith("unsmooth.")
+    assert getattr(unsmooth, name) is value
+
+
+@pytest.mark.parametrize("name", ["aply", "_apply", "torch"])
+def test_other_names_raise(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"module 'unsmooth' has no attribute '{name}'"):
+        getattr(unsmooth, name)
+
+
+def test_the_example_of_the_package_runs() -> None:
+    assert doctest.testmod(unsmooth) == (0, 4)

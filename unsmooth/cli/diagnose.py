@@ -1,0 +1,114 @@
+"""unsmooth diagnose: the vitals of models, with findings, a verdict and a report."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Context, Option
+
+from unsmooth.cli.options import DATA, DIR, takes_settings
+from unsmooth.cli.terminal import command_line, echo, file_name, progress_bar, show
+from unsmooth.diagnosis.settings import DiagnoseSettings
+from unsmooth.errors import UnsmoothError, unknown
+
+if TYPE_CHECKING:
+    from unsmooth.results.diagnosis import Diagnosis
+
+
+@takes_settings(DiagnoseSettings, without=["checkpoint"])
+def diagnose(
+    context: Context,
+    specs: Annotated[
+        list[str], Argument(metavar="SPEC", help="model specs, saved folders, or .json files of diagnoses")
+    ],
+    images: Annotated[
+        str | None,
+        Option(
+            metavar=DATA, show_default=False,
+            help="images: a folder, an .npz file or a timm data set (default: sample photographs)",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        list[Path],
+        Option(metavar="PATH", show_default=False, help="weights to load into the model; one per spec, in order"),
+    ] = [],  # noqa: B006
+    *,
+    settings: DiagnoseSettings,
+    out: Annotated[Path | None, Option(metavar=DIR, help="directory for the report and the JSON files")] = None,
+    format: Annotated[
+        str,
+        Option(
+            metavar="TEXT", show_default=False,
+            help="format of the report: html, or figures as png, svg or pdf (default: html)",
+        ),
+    ] = "html",
+    json: Annotated[bool, Option("--json", help="print JSON instead of a table")] = False,
+) -> None:  # fmt: skip
+    """Measure whether, where and why the tokens of a model collapse.
+
+    Vitals are measured per block, then judged: findings, a verdict and remedies to try.
+    """
+    from unsmooth.diagnosis.diagnose import diagnose as run_diagnosis
+    from unsmooth.report.tables import as_rich
+    from unsmooth.results.diagnosis import Diagnosis
+
+    _check_target(out, format)
+    if len(checkpoint) not in (0, len(specs)):
+        raise UnsmoothError(f"{len(specs)} specs and {len(checkpoint)} checkpoints. Give one per spec, or none.")
+    diagnoses = []
+    for i, spec in enumerate(specs):
+        if spec.endswith(".json"):
+            diagnoses.append(Diagnosis.from_json(spec))
+            continue
+        with progress_bar(spec) as progress:
+            diagnoses.append(
+                run_diagnosis(
+                    spec, images, progress=progress, command=command_line(context),
+                    settings=replace(settings, checkpoint=checkpoint[i] if checkpoint else None),
+                )
+            )  # fmt: skip
+    if json:
+        texts = [diagnosis.to_json() for diagnosis in diagnoses]
+        print(texts[0] if len(texts) == 1 else f"[{','.join(texts)}]")  # noqa: T201
+    else:
+        for diagnosis in diagnoses:
+            show(as_rich(diagnosis))
+    if out is not None:
+        for path in _write_report(diagnoses, out, format):
+            echo(f"wrote {path}")
+
+
+def _check_target(folder: Path | None, format: str) -> None:
+    """Raise, before any work, if the report cannot be written."""
+    from unsmooth.report.render import FORMATS
+
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise UnsmoothError(f"{folder} is a file; --out takes a folder")
+
+
+def _write_report(diagnoses: Sequence[Diagnosis], folder: Path, format: str) -> list[Path]:
+    """Write a JSON file per diagnosis, and one report or one set of figures of all; return the paths."""
+    from unsmooth.report.render import diagnosis_figures, render
+    from unsmooth.utils.files import write
+
+    paths: list[Path] = []
+    for i, diagnosis in enumerate(diagnoses):
+        name = file_name(diagnosis.model.name)
+        paths.append(folder / f"{f'{i + 1}-' if len(diagnoses) > 1 else ''}{name}.json")
+        diagnosis.to_json(paths[-1])
+    if format == "html":
+        paths.append(folder / "report.html")
+        write(paths[-1], render(diagnoses, format))
+        return paths
+    for name, figure in diagnosis_figures(diagnoses).items():
+        file = io.BytesIO()
+        figure.savefig(file, format=format, bbox_inches="tight")
+        paths.append(folder / f"{name}.{format}")
+        write(paths[-1], file.getvalue())
+    return paths
