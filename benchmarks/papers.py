@@ -3,8 +3,8 @@
     python benchmarks/papers.py FOLDER --data cifar10.npz [--only PAPER/PART …] [--jobs 2]
     python benchmarks/papers.py FOLDER --images IMAGENET_PHOTOS --checkpoint vits14_saliency_fp16.safetensors
 
-The first writes results/papers/small/PAPER/PART.json, the second results/papers/vits14/PAPER/PART.json; both write pictures to
-docs/gallery/. `make docs` makes docs/gallery.md of them. FOLDER keeps runs, which are not repeated.
+The first writes results/papers/small/PAPER/PART.json, the second results/papers/vits14/PAPER/PART.json; both write
+pictures to docs/images/papers/. `make docs` writes docs/papers/ from them. FOLDER keeps runs, which are not repeated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from unsmooth.training.run import Interrupted
 from unsmooth.trials.arms import arms_of
 
 ROOT = Path(__file__).parent.parent
-GALLERY, RECORDS = ROOT / "docs" / "gallery", ROOT / "results" / "papers"
+GALLERY, RECORDS = ROOT / "docs" / "images" / "papers", ROOT / "results" / "papers"
 MODEL = "vit_small_patch14_dinov2(img_size=224)"
 WIDTH, COLOURS = 1100, 64  # of a picture in the docs
 
