@@ -33,7 +33,7 @@ def pages() -> dict[str, str]:
 
 def stale(paths: set[str]) -> list[str]:
     """Generated files in docs/ that no generator writes any more."""
-    written = {str(file.relative_to(DOCS)) for file in DOCS.rglob("*.md") if file.read_text("utf-8").startswith(NOTE)}
+    written = {str(file.relative_to(DOCS)) for file in DOCS.rglob("*.md") if NOTE in file.read_text("utf-8")}
     written |= {str(file.relative_to(DOCS)) for file in (DOCS / "schemas").glob("*.json")}
     return sorted(written - paths)
 

@@ -14,8 +14,14 @@ NOTE = "<!-- Written by `make docs`. Do not edit: change the code or data it is 
 
 
 def page(lines: Iterable[str]) -> str:
-    """The text of a generated page."""
-    return NOTE + "\n".join(lines).rstrip() + "\n"
+    """The text of a generated page: its title, the note that it is generated, the rest."""
+    title, *rest = lines
+    return f"{title}\n\n{NOTE}" + "\n".join(rest).rstrip() + "\n"
+
+
+def facts(values: dict[str, str]) -> list[str]:
+    """A list of labelled facts, without those that have no value."""
+    return [*(f"- **{label}**: {text}" for label, text in values.items() if text and text != "–"), ""]
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import unsmooth
 from tools.host_pages import MARKS, read_hosts
-from tools.markdown import DOCS, RESULTS, page, prose, section, table
+from tools.markdown import DOCS, RESULTS, facts, page, prose, section, table
 from unsmooth import remedies
 from unsmooth.papers.catalogue import list_papers
 from unsmooth.remedies.base import Remedy
@@ -44,7 +44,7 @@ def _index(keys: list[str]) -> str:
 def _remedy(key: str) -> str:
     remedy = remedies.get(key)
     module = sys.modules[type(remedy).__module__]
-    facts = {
+    known = {
         "acts on": remedy.acts_on,
         "outputs when applied": remedies.start_text(remedy),
         "parameters": remedy.parameters,
@@ -54,7 +54,7 @@ def _remedy(key: str) -> str:
     }
     return page([
         f"# {remedy.title} (`{key}`)", "", prose(inspect.getdoc(module) or ""), "",
-        *table(("", ""), ((f"**{label}**", text) for label, text in facts.items() if text and text != "–")),
+        *facts(known),
         *section("Options", table(("option", "default", "values", "meaning"), _options(remedy))),
         *section("Use", ["```python", "import unsmooth", "",
                          f'model = unsmooth.create_model("deit_tiny_patch16_224(depth=2)+{key}")', "```", ""]),
@@ -67,10 +67,10 @@ def _remedy(key: str) -> str:
 
 def _options(remedy: Remedy) -> list[tuple[str, str, str, str]]:
     if not hasattr(remedy, "Options"):
-        known: list[tuple[str, Any]] = list(remedy.options.items())
+        named: list[tuple[str, Any]] = list(remedy.options.items())
         return [
             (f"`{name}`", _default(o.default), ", ".join(f"`{c}`" for c in o.choices) or o.range(), o.help)
-            for name, o in known
+            for name, o in named
         ]
     return [
         (f"`{o.name}`", _default(o.default), ", ".join(f"`{c}`" for c in o.choices) or o.range, o.help)

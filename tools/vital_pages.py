@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tools.markdown import code, page, prose, section, table
+from tools.markdown import code, facts, page, prose, section, table
 from unsmooth.diagnosis import registry
 from unsmooth.papers.catalogue import list_papers
 from unsmooth.vitals.base import FAMILIES, Undefined, Vital
@@ -78,7 +78,7 @@ def _index(vitals: dict[str, Vital]) -> str:
 
 
 def _vital(vital: Vital) -> str:
-    facts = {
+    known = {
         "formula": code(vital.formula),
         "range": _range(vital),
         "reading": vital.reading,
@@ -90,7 +90,7 @@ def _vital(vital: Vital) -> str:
     }
     return page([
         f"# {vital.title[:1].upper()}{vital.title[1:]} (`{vital.key}`)", "", prose(vital.help), "",
-        *table(("", ""), ((f"**{label}**", text) for label, text in facts.items() if text)),
+        *facts(known),
         *section("Parts", table(("part", "meaning"), ((f"`{name}`", meaning) for name, meaning in vital.parts))),
         *section("Closed-form cases", _cases(vital)),
         *section("Cost", [_cost(vital)]),
