@@ -1,10 +1,10 @@
-"""Records what `unsmooth paper` measures here: every part with --small, and every figure on a real model.
+"""Records runs of `unsmooth paper`: every experiment with --small, and every figure on a real model.
 
-    python benchmarks/papers.py FOLDER --data cifar10.npz [--only PAPER/PART …] [--jobs 2]
+    python benchmarks/papers.py FOLDER --data cifar10.npz [--only PAPER/NAME …] [--jobs 2]
     python benchmarks/papers.py FOLDER --images IMAGENET_PHOTOS --checkpoint vits14_saliency_fp16.safetensors
 
-The first writes results/papers/small/PAPER/PART.json, the second results/papers/vits14/PAPER/PART.json; both write
-pictures to docs/images/papers/. `make docs` writes docs/papers/ from them. FOLDER keeps runs, which are not repeated.
+The first command writes results/papers/small/PAPER/NAME.json, the second results/papers/vits14/PAPER/NAME.json. Both
+write figures to docs/images/papers/, for docs/papers/. Runs are kept in FOLDER and not repeated.
 """
 
 from __future__ import annotations
@@ -27,32 +27,34 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.papers.catalogue import Experiment, list_papers
 from unsmooth.papers.request import RunRequest
 from unsmooth.papers.run import reproduce
-from unsmooth.recipes.recipe import load_recipe
+from unsmooth.results.reproduction import Reproduction
 from unsmooth.training.run import Interrupted
-from unsmooth.trials.arms import arms_of
+from unsmooth.trials.arms import plan_arms
+from unsmooth.trials.directory import RUN_PATTERN, TrialDirectory
 
 ROOT = Path(__file__).parent.parent
 GALLERY, RECORDS = ROOT / "docs" / "images" / "papers", ROOT / "results" / "papers"
 MODEL = "vit_small_patch14_dinov2(img_size=224)"
-WIDTH, COLOURS = 1100, 64  # of a picture in the docs
+WIDTH, COLOURS = 1100, 64  # of figures in the docs
 
 
-def chosen(only: list[str]) -> Iterator[Experiment]:
+def selected(only: list[str]) -> Iterator[Experiment]:
     for paper in list_papers():
         for experiment in paper.experiments():
             if not only or experiment.id in only:
                 yield experiment
 
 
-def keep(found: dict[str, Any], folder: Path, target: Path, name: str) -> None:
-    """The record, and its pictures as small files under names that tell what they are."""
-    for at, place in enumerate([found, *found["groups"]]):
-        if "picture" in place:
-            picture = f"{name}{'' if at == 0 else f'_{at}'}.png"
-            shrink(folder / place["picture"], GALLERY / picture)
-            place["picture"] = picture
+def store(reproduction: Reproduction, folder: Path, target: Path, name: str) -> None:
+    """Write the record, and its figures as small files."""
+    for i, owner in enumerate([reproduction, *reproduction.groups]):
+        if owner.picture is not None:
+            picture = f"{name}{'' if i == 0 else f'_{i}'}.png"
+            shrink(folder / owner.picture, GALLERY / picture)
+            owner.picture = picture
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(rounded(found), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(rounded(reproduction.to_dict()), indent=1, ensure_ascii=False)
+    target.write_text(text + "\n", encoding="utf-8")
 
 
 def shrink(path: Path, target: Path) -> None:
@@ -66,7 +68,7 @@ def shrink(path: Path, target: Path) -> None:
 
 
 def rounded(value: Any) -> Any:
-    """Five digits are more than any interval here justifies, and make a file that can be read."""
+    """Values with five significant digits."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, dict):
@@ -74,44 +76,45 @@ def rounded(value: Any) -> Any:
     return [rounded(item) for item in value] if isinstance(value, list) else value
 
 
-def take_over(experiment: Experiment, request: RunRequest, folder: Path) -> None:
-    """Copy runs that another part has done already: the same spec, seed and recipe on the same data give the same."""
+def reuse_runs(experiment: Experiment, request: RunRequest, folder: Path) -> None:
+    """Copy runs of other experiments with the same spec, seed, recipe and data."""
     if experiment.kind not in ("trial", "diagnosis") or experiment.finetuned:
         return
     done = {}
-    for path in folder.glob("*/*/*/runs/*/seed*/result.json"):
+    for path in folder.glob(f"*/*/*/{RUN_PATTERN}/result.json"):
         settings = json.loads((path.parent / "run.json").read_text(encoding="utf-8"))
         if settings["checkpoint"] is None:
             done[settings["spec"], settings["seed"], json.dumps(settings["recipe"])] = path.parent
     for group in request.groups(experiment):
-        recipe = json.dumps(load_recipe(experiment.small.recipe, request.fields(experiment, group)).to_json())
-        for arm in arms_of(group.specs(small=True)):
+        recipe = json.dumps(request.recipe(experiment, group).to_json())
+        for arm in plan_arms(group.specs(small=True)):
             for seed in range(experiment.small.seeds):
-                target, source = arm.folder(request.folder(group), seed), done.get((arm.spec, seed, recipe))
+                target = TrialDirectory(request.folder(group)).run_path(arm, seed)
+                source = done.get((arm.spec, seed, recipe))
                 if source is not None and not (target / "result.json").exists():
                     shutil.rmtree(target, ignore_errors=True)
                     shutil.copytree(source, target)
 
 
-def record(experiment: Experiment, given: argparse.Namespace) -> None:
-    needs = experiment.kind in ("trial", "diagnosis") or experiment.task == "mae"
-    folder, data = given.folder / experiment.id, str(given.data) if needs else None
-    shown = f" --data {given.data.name}" if needs else ""
+def record_small(experiment: Experiment, arguments: argparse.Namespace) -> None:
+    needs_data = experiment.kind in ("trial", "diagnosis") or experiment.task == "mae"
+    folder, data = arguments.folder / experiment.id, str(arguments.data) if needs_data else None
+    shown = f" --data {arguments.data.name}" if needs_data else ""
     command = f"unsmooth paper {experiment.id} --small{shown}"
-    request = RunRequest(out=folder, small=True, data=data, jobs=given.jobs, command=command)
-    take_over(experiment, request, given.folder)
+    request = RunRequest(out=folder, small=True, data=data, jobs=arguments.jobs, command=command)
+    reuse_runs(experiment, request, arguments.folder)
     name = experiment.id.replace("/", "_")
-    keep(reproduce(experiment.id, request).data, folder, RECORDS / "small" / f"{experiment.id}.json", name)
+    store(reproduce(experiment.id, request), folder, RECORDS / "small" / f"{experiment.id}.json", name)
 
 
-def look(experiment: Experiment, given: argparse.Namespace) -> None:
-    folder, name = given.folder / "vits14" / experiment.id, f"{experiment.id.replace('/', '_')}_vits14"
-    files = f"--checkpoint {given.checkpoint.name} --data {given.images.name}"
+def record_figure(experiment: Experiment, arguments: argparse.Namespace) -> None:
+    folder, name = arguments.folder / "vits14" / experiment.id, f"{experiment.id.replace('/', '_')}_vits14"
+    files = f"--checkpoint {arguments.checkpoint.name} --data {arguments.images.name}"
     command = f"unsmooth paper {experiment.id} --spec '{MODEL}' {files}"
     request = RunRequest(
-        out=folder, spec=MODEL, checkpoints=[given.checkpoint], data=str(given.images), command=command
+        out=folder, spec=MODEL, checkpoints=[arguments.checkpoint], data=str(arguments.images), command=command
     )
-    keep(reproduce(experiment.id, request).data, folder, RECORDS / "vits14" / f"{experiment.id}.json", name)
+    store(reproduce(experiment.id, request), folder, RECORDS / "vits14" / f"{experiment.id}.json", name)
 
 
 def main() -> None:
@@ -122,20 +125,20 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--jobs", type=int, default=1)
-    given = parser.parse_args()
-    torch.set_num_threads(1)  # small hosts lose more by waiting for each other than they gain
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # small hosts run fastest with one thread
     failed, seen = 0, set[tuple[Any, ...]]()
-    for experiment in chosen(given.only):
-        if given.data is None:
+    for experiment in selected(arguments.only):
+        if arguments.data is None:
             view = (experiment.figure, experiment.blocks, *experiment.curves)
-            # What a remedy has learned is not there to be seen, and the same view of one model is shown once.
+            # The model has no remedies, and each view of it is recorded once.
             if experiment.kind != "diagnosis" or experiment.figure == "learned" or view in seen:
                 continue
             seen.add(view)
-        begun = time.time()
+        started = time.time()
         try:
-            (record if given.data is not None else look)(experiment, given)
-            print(f"{experiment.id}: {time.time() - begun:.0f} s", flush=True)
+            (record_small if arguments.data is not None else record_figure)(experiment, arguments)
+            print(f"{experiment.id}: {time.time() - started:.0f} s", flush=True)
         except Interrupted:
             raise
         except UnsmoothError as error:

@@ -1,6 +1,6 @@
-"""The remedies as their papers' code computes them, on timm's DeiT: explicit maps, dense Θ, full SVD.
+"""The remedies as in the code of their papers, on timm's DeiT: explicit maps, dense Θ, full SVD.
 
-Only for comparison of speed in `benchmarks/remedies.py`; the library computes the same functions differently.
+`benchmarks/remedies.py` compares their speed with that of the library, which computes the same functions differently.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Map = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def explicit_attention(model: nn.Module, weights: Callable[[Tensor, Tensor, nn.Module], Tensor]) -> nn.Module:
-    """Replace each block's attention by one that makes its map, `weights(q, k, module)`."""
+    """Replace the attention of each block by one with the explicit map `weights(q, k, module)`."""
     for block in model.blocks:
         attn = block.attn
 
@@ -90,7 +90,7 @@ def gray_svd(model: nn.Module) -> nn.Module:
 
 
 def _dct(x: Tensor) -> Tensor:
-    """DCT-II along the last axis by one FFT of the reordered signal."""
+    """DCT-II along the last axis, by one FFT of the reordered signal."""
     n = x.shape[-1]
     folded = torch.cat((x[..., ::2], x[..., 1::2].flip(-1)), -1)
     turn = torch.exp(-1j * math.pi * torch.arange(n) / (2 * n))

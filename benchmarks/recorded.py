@@ -1,8 +1,8 @@
-"""Runs a recorded experiment (results/experiments.toml) and writes results/NAME.json, which the docs are made from.
+"""Runs an experiment of results/experiments.toml and writes results/NAME.json, which the docs use.
 
     python benchmarks/recorded.py cifar10_depth12 cifar10.npz [--out FOLDER] [--jobs 2]
 
-FOLDER keeps the runs and the report. The JSON leaves out what is large: whole diagnoses and learning curves.
+Runs and report are kept in FOLDER. The JSON has only a summary of the diagnoses, and no vitals during training.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ VITALS = ("token_cosine", "effective_rank", "log_condition", "attention_entropy"
 
 
 def slim(trial: dict[str, Any]) -> dict[str, Any]:
-    """A trial without what is large."""
+    """The JSON of a trial with a summary of its diagnoses."""
     for arm in trial["arms"]:
-        found = arm["diagnosis"]
-        arm["diagnosis"] = None if found is None else {
-            "verdict": found["verdict"],
+        diagnosis = arm["diagnosis"]
+        arm["diagnosis"] = None if diagnosis is None else {
+            "verdict": diagnosis["verdict"],
             "vitals": {
-                key: [None if spread is None else spread["mean"] for spread in parts[found["vitals"][key]["main"]]]
+                key: [None if spread is None else spread["mean"] for spread in parts[diagnosis["vitals"][key]["main"]]]
                 for key in VITALS
-                if (parts := found["vitals"].get(key, {}).get("parts"))
+                if (parts := diagnosis["vitals"].get(key, {}).get("parts"))
             },
         }  # fmt: skip
         for run in arm["runs"]:
@@ -49,19 +49,19 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
-    given = parser.parse_args()
-    wanted = experiments[given.name]
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // given.jobs) if given.jobs > 1 else 1)
+    arguments = parser.parse_args()
+    experiment = experiments[arguments.name]
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // arguments.jobs) if arguments.jobs > 1 else 1)
     with run_bars() as bars:
         trial = compare(
-            [wanted["host"] + (f"+{arm}" if arm else "") for arm in wanted["arms"]], given.data, seeds=3,
-            recipe=RESULTS / "cifar10.toml", out=given.out or Path(given.name), jobs=given.jobs, told=bars.told,
-            stage=bars.stage, command=shlex.join(["python", "benchmarks/recorded.py", *sys.argv[1:]]),
+            [experiment["host"] + (f"+{arm}" if arm else "") for arm in experiment["arms"]], arguments.data, seeds=3,
+            recipe=RESULTS / "cifar10.toml", out=arguments.out or Path(arguments.name), jobs=arguments.jobs, on_progress=bars.on_progress,
+            on_stage=bars.on_stage, command=shlex.join(["python", "benchmarks/recorded.py", *sys.argv[1:]]),
         )  # fmt: skip
     print(trial)
-    path = RESULTS / f"{given.name}.json"
-    path.write_text(json.dumps(slim(trial.data), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"wrote {path.name}; now: make docs")
+    path = RESULTS / f"{arguments.name}.json"
+    path.write_text(json.dumps(slim(trial.to_dict()), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"wrote {path.name}; next: make docs")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from tools.markdown import page, prose, table
 from tools.records import REAL, read_record, state_of
 from unsmooth.papers.catalogue import EVIDENCE, Experiment, Paper, list_papers
 from unsmooth.report.reproduction_table import body, claim_lines
+from unsmooth.results.reproduction import Reproduction
 
 NAMES = {"your model": "a fine-tune of DINOv2 ViT-S/14"}  # how the records name it
 INTRO = """
@@ -39,7 +40,9 @@ def pages() -> dict[str, str]:
 
 
 def _index(papers: list[Paper]) -> str:
-    rows = ((f"[{p.title}]({p.id}.md)", f"{p.venue}, {p.link}", len(p.experiments()), len(p.missing)) for p in papers)
+    rows = (
+        (f"[{p.title}]({p.id}.md)", f"{p.venue}, {p.link}", len(p.experiments()), len(p.unavailable)) for p in papers
+    )
     return page([
         "# The papers", "", INTRO.strip(), "",
         *table(("paper", "published", "parts that run", "parts that do not"), rows),
@@ -54,7 +57,7 @@ def _paper(paper: Paper) -> str:
     lines = [f"# {paper.title}", "", f"{paper.venue}, {paper.link}. {paper.note}".strip(), "",
              "[How to read this page](index.md)", ""]  # fmt: skip
     rows = [(f"[`{paper.id}/{e.name}`](#{e.name})", e.source, state_of(e)) for e in experiments]
-    rows += [(f"`{paper.id}/{part.name}`", part.source, part.state) for part in paper.missing]
+    rows += [(f"`{paper.id}/{part.name}`", part.source, part.state) for part in paper.unavailable]
     lines += table(("part", "in the paper", "state"), rows)
     for experiment in experiments:
         lines += _experiment(experiment)
@@ -67,26 +70,24 @@ def _experiment(experiment: Experiment) -> list[str]:
     lines += [f"{origin} {prose(experiment.shows)}", ""]
     record = read_record(experiment)
     if record is not None:
-        lines += [f"    {record['made']['command']}", "", *_pictures(record, experiment)]
+        lines += [f"    {record.made.command}", "", *_pictures(record, experiment)]
         lines += [*body(_without_pictures(record)), ""]
     real = read_record(experiment, REAL)
     if real is not None:
-        lines += ["**On a real model**", "", f"    {real['made']['command']}", "", *_pictures(real, experiment)]
+        lines += ["**On a real model**", "", f"    {real.made.command}", "", *_pictures(real, experiment)]
         lines += [*(f"- {line}" for line in claim_lines(real)), ""]
     return lines
 
 
-def _pictures(record: dict[str, Any], experiment: Experiment) -> list[str]:
-    names = [(entry.get("picture"), NAMES.get(entry.get("name", ""), entry.get("name", "")))
-             for entry in (record, *record["groups"])]  # fmt: skip
-    pictures = [
-        f"![{experiment.title}{f', {name}' if name else ''}](../images/papers/{picture})"
-        for picture, name in names
+def _pictures(record: Reproduction, experiment: Experiment) -> list[str]:
+    pictures = [(record.picture, ""), *((group.picture, NAMES.get(group.name, group.name)) for group in record.groups)]
+    return [
+        line
+        for picture, name in pictures
         if picture
+        for line in (f"![{experiment.title}{f', {name}' if name else ''}](../images/papers/{picture})", "")
     ]
-    return [line for picture in pictures for line in (picture, "")]
 
 
-def _without_pictures(record: dict[str, Any]) -> dict[str, Any]:
-    groups = [{key: value for key, value in group.items() if key != "picture"} for group in record["groups"]]
-    return {**record, "groups": groups}
+def _without_pictures(record: Reproduction) -> Reproduction:
+    return replace(record, groups=[replace(group, picture=None) for group in record.groups])

@@ -21,21 +21,20 @@ from unsmooth.evaluation.bench import bench
 from unsmooth.evaluation.energy import energy
 from unsmooth.evaluation.operations import count_operations
 from unsmooth.report.bench_table import labels
-from unsmooth.results.bench import Bench
+from unsmooth.results.bench import Bench, Quartiles, Throughput
 from unsmooth.utils.text import in_words
 
 DEIT = HOSTS["deit"]
 
 
 def made_up(models: Mapping[str, nn.Module], batch_size: int, rounds: int, training: bool, amp: str,
-            **options: Any) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Speeds that say what was asked for: 1,000 images a second, and a tenth of it in training."""
+            **options: Any) -> dict[str, Throughput]:  # fmt: skip
+    """Invented speeds: 1,000 images per second plus the batch size, and a tenth of it in training."""
     for turn in range(rounds):
         options["progress"](turn + 1)
     speed = (100.0 if training else 1000.0) + batch_size
-    ratio = {"low": 0.9, "median": 1.0, "high": 1.1}
-    return {name: {"images_per_second": speed, "quartiles": [speed - 1, speed + 1], "ratio": ratio, "rounds": rounds}
-            for name in models}  # fmt: skip
+    ratio = Quartiles(0.9, 1.0, 1.1)
+    return {name: Throughput(speed, (speed - 1, speed + 1), ratio, rounds) for name in models}
 
 
 @pytest.fixture
@@ -44,22 +43,22 @@ def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows_have_all_costs_and_ratios_to_the_first(no_clock: None) -> None:
-    told: list[tuple[int, int | None]] = []
+    steps: list[tuple[int, int | None]] = []
     found = bench(
-        [DEIT, f"{DEIT}+adder"], training=True, rounds=3, batch_size=2, progress=lambda *step: told.append(step)
+        [DEIT, f"{DEIT}+adder"], training=True, rounds=3, batch_size=2, progress=lambda *step: steps.append(step)
     )
     models = [unsmooth.create_model(name) for name in (DEIT, f"{DEIT}+adder")]
     assert found.keys() == [DEIT, f"{DEIT}+adder"]
-    for model, row in zip(models, found.data["rows"], strict=True):
+    for model, row in zip(models, found.rows, strict=True):
         operations = count_operations(model)
-        assert row["parameters"] == cost.parameters(model) and row["flops"] == cost.flops(model)
-        assert row["operations"] == operations.to_json() and row["size"] == [3, 32, 32]
-        for precision, value in row["energy"].items():
-            assert value["millijoules"] == energy(operations, precision)
-            assert value["ratio"] == energy(operations, precision) / energy(count_operations(models[0]), precision)
-        assert row["inference"]["images_per_second"] == 1002 and row["training"]["images_per_second"] == 102
-    assert told == [(i, 8) for i in range(1, 9)]  # two counts, two times three rounds
-    assert found[f"{DEIT}+adder"]["remedies"] == ["adder"]
+        assert row.parameters == cost.parameters(model) and row.flops == cost.flops(model)
+        assert row.operations == operations and row.size == (3, 32, 32)
+        for precision, value in row.energy.items():
+            assert value.millijoules == energy(operations, precision)
+            assert value.ratio == energy(operations, precision) / energy(count_operations(models[0]), precision)
+        assert row.inference.images_per_second == 1002 and row.training.images_per_second == 102
+    assert steps == [(i, 8) for i in range(1, 9)]  # two counts, two times three rounds
+    assert found[f"{DEIT}+adder"].remedies == ["adder"]
     with pytest.raises(UnsmoothError, match="unknown model of this bench"):
         found["deit"]
 
@@ -73,19 +72,19 @@ def test_models_are_measured_and_left_as_they_were() -> None:
         assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
         assert all(parameter.grad is None for parameter in model.parameters())
     assert found.keys() == [DEIT, f"{DEIT}+attn_scale", f"{DEIT} #2"]
-    assert all(row[kind]["images_per_second"] > 0 for row in found.data["rows"] for kind in ("inference", "training"))
-    assert found.data["rows"][0]["inference"]["ratio"]["median"] == 1.0
+    assert all(speed.images_per_second > 0 for row in found.rows for speed in (row.inference, row.training))
+    assert found.rows[0].inference.ratio.median == 1.0
 
 
 def test_a_bench_goes_to_json_and_back(tmp_path: Path) -> None:
-    with pytest.raises(UnsmoothError, match="leave --no-throughput out, or --training"):
+    with pytest.raises(UnsmoothError, match="Leave --no-throughput out, or --training"):
         bench(DEIT, throughput=False, training=True)
     found = bench(DEIT, throughput=False)
-    assert found.data["rows"][0]["inference"] is None and found.data["rows"][0]["training"] is None
+    assert found.rows[0].inference is None and found.rows[0].training is None
     found.to_json(tmp_path / "bench.json")
     again = Bench.from_json(tmp_path / "bench.json")
-    assert again.data == found.data and str(again) == str(found)
-    spent = in_words(found[DEIT]["energy"]["fp32"]["millijoules"])
+    assert again == found and again.to_dict() == found.to_dict() and str(again) == str(found)
+    spent = in_words(found[DEIT].energy["fp32"].millijoules)
     assert repr(found) == f"Bench({DEIT} {spent})" and spent in str(found) and "images/s" not in str(found)
 
 
@@ -105,7 +104,7 @@ def test_tables_fit_80_columns_and_say_what_was_assumed(no_clock: None) -> None:
         "7 interleaved rounds",
     ):
         assert words in " ".join(text.split())
-    times = 1 / found[f"{DEIT}+adder"]["energy"]["int8"]["ratio"]
+    times = 1 / found[f"{DEIT}+adder"].energy["int8"].ratio
     assert f"{times:.2f} ×" in text and 2 < times < 4
 
 
@@ -118,13 +117,18 @@ def test_labels_name_the_remedies_alone_on_the_first_host() -> None:
 @pytest.mark.parametrize(
     ("models", "options", "words"),
     [
-        ([], {}, "nothing to measure"),
-        ([DEIT], {"precision": "fp8"}, "unknown precision"),
-        ([DEIT], {"amp": "half"}, "unknown precision 'half'"),
+        ([], {}, "no models to measure"),
+        ([DEIT], {"precision": "fp8"}, "unknown value of bench\\(precision"),
+        ([DEIT], {"amp": "half"}, r"unknown value of bench\(amp=…\) 'half'"),
+        ([DEIT], {"round": 1}, "unknown option of bench 'round'. Did you mean 'rounds'"),
         ([DEIT], {"rounds": 0}, "rounds must be at least 1"),
-        ([DEIT], {"batch_size": 0}, "batch size must be at least 1"),
+        ([DEIT], {"batch_size": 0}, "batch_size must be at least 1"),
         ([DEIT, DEIT], {}, "given twice"),
-        ([DEIT], {"image_size": 40, "throughput": False}, r"cannot take images of 40 × 40 pixels.*HOST\(img_size=40\)"),
+        (
+            [DEIT],
+            {"image_size": 40, "throughput": False},
+            r"does not accept images of 40 × 40 pixels.*HOST\(img_size=40\)",
+        ),
         ([DEIT], {"device": "gpu"}, "device gpu cannot be used"),
         (["deit_tiny_patch16_224(num_classes=0, depth=1)"], {}, "no classification head"),
         ([f"{DEIT}+nothing"], {}, "unknown remedy"),
@@ -139,8 +143,8 @@ def test_mistakes_are_told_before_anything_is_timed(
 
 
 def test_images_of_another_size(no_clock: None) -> None:
-    small, large = (bench(host("convmixer"), image_size=side).data["rows"][0] for side in (56, 112))
-    assert large["size"] == [3, 112, 112] and 3.5 < large["flops"] / small["flops"] < 4.1
+    small, large = (bench(host("convmixer"), image_size=side).rows[0] for side in (56, 112))
+    assert large.size == (3, 112, 112) and 3.5 < large.flops / small.flops < 4.1
 
 
 def test_the_command(no_clock: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,7 +154,7 @@ def test_the_command(no_clock: None, tmp_path: Path, capsys: pytest.CaptureFixtu
     app([*arguments, "--json", "--out", str(tmp_path / "b.json")], standalone_mode=False)
     data = json.loads(capsys.readouterr().out)
     assert data["settings"]["batch_size"] == 4 and data["precision"] == "fp16" and data["kind"] == "bench"
-    assert Bench.from_json(tmp_path / "b.json").data == data
+    assert Bench.from_json(tmp_path / "b.json").to_dict() == data
     app([DEIT, "--no-throughput"], standalone_mode=False)
     printed = capsys.readouterr().out
     assert "fp32" in printed and "images/s" not in printed

@@ -152,7 +152,8 @@ def test_another_size_of_images_is_counted() -> None:
 
 
 def test_energy_is_the_sum_of_prices() -> None:
-    operations = Operations({"products": Count(3_000_000, 2_000_000), "distances": Count(1_000_000, 0)}, 7, {"gelu": 5})
+    counts = {"products": Count(3_000_000, 2_000_000), "distances": Count(1_000_000, 0)}
+    operations = Operations.from_parts(counts, 7, {"gelu": 5})
     assert energy(operations) == pytest.approx((4 * 0.9 + 2 * 3.7) * 1e-3)
     assert energy(operations, "int8") == pytest.approx((4 * 0.03 + 2 * 0.2) * 1e-3)
     assert set(PRICES) == {"fp32", "fp16", "int32", "int8"}

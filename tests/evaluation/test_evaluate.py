@@ -54,11 +54,11 @@ def test_a_model_on_digits_is_scored_as_by_hand(saved: Path) -> None:
         with torch.no_grad():
             logits = model(torch.tensor((x - 0.5) / 0.5, dtype=torch.float32)[:, None]).numpy()
         np.testing.assert_array_equal(found.scores[test].predicted, logits.argmax(1))
-        assert found[test]["top1"] == (logits.argmax(1) == labels).mean()
+        assert found[test].top1 == (logits.argmax(1) == labels).mean()
         best = np.argsort(-logits, 1)[:, :5]
-        assert found[test]["top5"] == (best == labels[:, None]).any(1).mean()
-    assert found["validation"]["images"] == images.count < 400
-    losses = [found[test]["loss"] for test in ("validation", "fgsm 1", "fgsm 16")]
+        assert found[test].top5 == (best == labels[:, None]).any(1).mean()
+    assert found["validation"].images == images.count < 400
+    losses = [found[test].loss for test in ("validation", "fgsm 1", "fgsm 16")]
     assert losses == sorted(losses) and losses[0] < losses[1]
 
 
@@ -68,18 +68,18 @@ def test_json_goes_there_and_back(saved: Path, tmp_path: Path, monkeypatch: pyte
     found = evaluate(saved, "digits", throughput=True, progress=lambda *x: done.append(x), command="unsmooth x", **FAST)
     found.to_json(tmp_path / "a" / "x.json")
     again = Evaluation.from_json(tmp_path / "a" / "x.json")
-    assert again.data == found.data == json.loads(found.to_json())
-    assert again.data["kind"] == "evaluation" and again.data["format"] == 1
-    assert again.data["model"]["remedies"] == ["attn_scale"] and again.data["made"]["command"] == "unsmooth x"
-    assert again.data["cost"]["throughput"]["images_per_second"] > 0 and again.data["cost"]["flops"] > 0
+    assert again.to_dict() == found.to_dict() == json.loads(found.to_json())
+    assert again.to_dict()["kind"] == "evaluation" and again.to_dict()["format"] == 1
+    assert again.model.remedies == ["attn_scale"] and again.made.command == "unsmooth x"
+    assert again.cost.throughput.images_per_second > 0 and again.cost.flops > 0
     assert done[-1] == (12, 12)
-    assert "validation" in str(again) and "images a second" in str(again) and "attn_scale" in str(again)
+    assert "validation" in str(again) and "images/s" in str(again) and "attn_scale" in str(again)
     assert "validation" in repr(again)
     with pytest.raises(UnsmoothError, match="unknown test"):
         again["validatoin"]
     for content, reason in (
         ("{", "cannot read"),
-        ("{}", "no evaluation"),
+        ("{}", "is not a evaluation"),
         ('{"kind": "evaluation", "format": 9}', "format 9"),
     ):
         (tmp_path / "x.json").write_text(content)
@@ -91,8 +91,8 @@ def test_weights_that_are_not_finite_still_give_a_table() -> None:
     model = unsmooth.create_model(SPEC)
     model.head.bias.data.fill_(float("nan"))  # type: ignore[union-attr]
     found = evaluate(model, "digits", **FAST)
-    assert found["validation"]["top1"] == 0 and found["validation"]["loss"] is None
-    assert "12 answers were NaN or Inf" in str(found)
+    assert found["validation"].top1 == 0 and found["validation"].loss is None
+    assert "12 predictions were NaN or Inf" in str(found)
     json.loads(found.to_json())
 
 
@@ -104,8 +104,8 @@ def test_broken_images_are_skipped_by_name_or_stop_it(tmp_path: Path) -> None:
     (tmp_path / "4" / "b.png").touch()
     model = unsmooth.create_model(SPEC)
     found = evaluate(model, tmp_path)
-    assert found["validation"]["images"] == 10 and found["validation"]["skipped"] == 2
-    assert found.data["skipped"]["validation"] == {
+    assert found["validation"].images == 10 and found["validation"].skipped == 2
+    assert found.skipped["validation"] == {
         "3/b.png": "not an image that Pillow can read", "4/b.png": "the file is empty"
     }  # fmt: skip
     assert "skipped 4/b.png: the file is empty" in str(found)
@@ -123,7 +123,7 @@ def test_workers_and_batch_sizes_change_nothing(saved: Path) -> None:
     one = evaluate(saved, "digits", batch_size=5, **FAST)
     two = evaluate(saved, "digits", batch_size=7, workers=2, **FAST)
     np.testing.assert_array_equal(one.scores["validation"].ranked, two.scores["validation"].ranked)
-    assert one["validation"]["loss"] == pytest.approx(two["validation"]["loss"], rel=1e-5)
+    assert one["validation"].loss == pytest.approx(two["validation"].loss, rel=1e-5)
 
 
 def test_the_model_is_as_before() -> None:
@@ -139,19 +139,20 @@ def test_the_model_is_as_before() -> None:
     ("options", "reason"),
     [
         ({}, "nothing to evaluate on"),
-        ({"occlusion": [0.5]}, "name them with --data"),
+        ({"occlusion": [0.5]}, "need validation images"),
         ({"data": "digits", "occlusion": [1.5]}, "share of the area"),
         ({"data": "digits", "occlusion": [0.0001]}, "less than a pixel"),
-        ({"data": "digits", "fgsm": [-1]}, "step in pixels"),
-        ({"data": "digits", "amp": "fp8"}, "unknown precision 'fp8'"),
-        ({"data": "digits", "batch_size": 0}, "batch size must be at least 1, not 0"),
+        ({"data": "digits", "fgsm": [-1]}, "step must be in pixels"),
+        ({"data": "digits", "amp": "fp8"}, r"unknown value of evaluate\(amp=…\) 'fp8'"),
+        ({"data": "digits", "batch_size": 0}, r"batch_size must be at least 1 \(got 0\)"),
         ({"data": "digits", "limit": 0}, "limit must be at least 1"),
+        ({"data": "digits", "limits": 3}, "unknown option of evaluate 'limits'. Did you mean 'limit'"),
         ({"data": "digits", "workers": -1}, "workers must be at least 0"),
         ({"data": "digits", "device": "gpu9"}, "device gpu9 cannot be used"),
         ({"data": "missing/"}, "there are no images at 'missing/'"),
         ({"data": "digits", "corrupted": "missing/"}, "there is no folder missing"),
         ({"data": "digits", "checkpoint": "missing.pth"}, "missing.pth does not exist"),
-        ({"data": "digits", "real": "tests/"}, "ReaL needs a model of ImageNet's 1000 classes"),
+        ({"data": "digits", "real": "tests/"}, "ReaL needs a model with ImageNet's 1000 classes"),
     ],
 )
 def test_mistakes_are_one_line_before_any_work(
@@ -208,9 +209,9 @@ def test_the_command_loads_a_checkpoint_and_prints_json(
     weights, file = saved / "model.safetensors", tmp_path / "x.json"
     run(TREATED, "--checkpoint", str(weights), "--data", "digits", "--limit", "12", "--json", "--out", str(file))
     printed = json.loads(capsys.readouterr().out)
-    assert printed == Evaluation.from_json(file).data
+    assert printed == Evaluation.from_json(file).to_dict()
     same = evaluate(saved, "digits", **FAST)
-    assert printed["rows"] == same.data["rows"]
+    assert printed["rows"] == same.to_dict()["rows"]
 
 
 @pytest.mark.parametrize(("option", "text"), [("--occlusion", "half"), ("--fgsm", "1;2")])

@@ -73,7 +73,7 @@ def test_a_model_of_ones_own_under_a_figure(tmp_path) -> None:
     found = run(tmp_path, "anti_oversmoothing/figure4", "--spec", spec, "--data", "digits")
     (row,) = found["groups"][0]["rows"]
     assert row["spec"] == spec
-    assert found["scale"]["differs"][-1].startswith("its weights are random")
+    assert found["scale"]["differs"][-1].startswith("the weights are random")
     assert len(row["curves"]["similarity of tokens"]["mean"]) == 3
     # Claims about the plain host are held against a model without remedies, those about other arms are not.
     assert [one["arm"] for claim in found["claims"] for one in claim["found"]] == ["plain", "plain"]
@@ -113,29 +113,29 @@ def test_pre_training_then_fine_tuning(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["anti_oversmoothing/table1"], "is published on ImageNet-1K: name it with --data, or try --small"),
+        (["anti_oversmoothing/table1"], "is published on ImageNet-1K. Give it as data (--data), or use --small."),
         (["anti_oversmoothing/table1", "--data", "nowhere"], "nowhere"),
-        (["anti_oversmoothing/figure4"], "give --checkpoint for each, or --pretrained"),
+        (["anti_oversmoothing/figure4"], "Give --checkpoint for each, or --pretrained"),
         (
             ["anti_oversmoothing/table1", "--small", "--only", "DeiT"],
             "unknown group of anti_oversmoothing/table1 'DeiT'",
         ),
-        (["anti_oversmoothing/table1", "--spec", "x"], "is a trial, with no use for --spec"),
-        (["anti_oversmoothing/theorem1", "--data", "digits"], "is a theorem, with no use for --data"),
-        (["anti_oversmoothing/theorem1", "--epochs", "3"], "with no use for a recipe field"),
-        (["anti_oversmoothing/figure4", "--small", "--seeds", "3"], "is a diagnosis, with no use for --seeds"),
-        (["anti_oversmoothing/figure4", "--spec", "x", "--epochs", "3"], "a recipe field with a model of your own"),
-        (["anti_oversmoothing/figure4", "--pretrained"], "no library has weights with attn_scale, feat_scale"),
-        (["adder_attention/energy", "--checkpoint", "x"], "with no use for --checkpoint"),
+        (["anti_oversmoothing/table1", "--spec", "x"], "is a trial, which does not support --spec"),
+        (["anti_oversmoothing/theorem1", "--data", "digits"], "is a theorem, which does not support --data"),
+        (["anti_oversmoothing/theorem1", "--epochs", "3"], "does not support a recipe field"),
+        (["anti_oversmoothing/figure4", "--small", "--seeds", "3"], "is a diagnosis, which does not support --seeds"),
+        (["anti_oversmoothing/figure4", "--spec", "x", "--epochs", "3"], "a recipe field with --spec"),
+        (["anti_oversmoothing/figure4", "--pretrained"], "there are no pretrained weights with attn_scale, feat_scale"),
+        (["adder_attention/energy", "--checkpoint", "x"], "does not support --checkpoint"),
         (["anti_oversmoothing/table1", "--small", "--jobs", "-4"], "jobs must be at least 1"),
         (["context_broadcasting/segmentation", "--data", "digits"], "fine-tunes trained hosts"),
         (["anti_oversmoothing/table1", "--small", "--seeds", "0"], "seeds must be at least 1"),
         (["anti_oversmoothing/table1", "--small", "--epoch", "1"], "unknown option or recipe field '--epoch'"),
         (
             ["anti_oversmoothing/table3", "--data", "digits"],
-            "fine-tunes trained hosts: give --pretrained or --checkpoint",
+            "fine-tunes trained hosts. Give --pretrained or --checkpoint",
         ),
-        (["anti_oversmoothing/figure3"], "cannot be run; not recoverable"),
+        (["anti_oversmoothing/figure3"], "cannot be run: not recoverable"),
     ],
 )
 def test_mistakes(tmp_path, capsys, monkeypatch, arguments: list[str], words: str) -> None:
@@ -180,12 +180,12 @@ def _best(annotation: dict) -> float:
 
 
 @pytest.mark.slow
-def test_models_that_diverge_are_told_in_words(tmp_path, capsys) -> None:
+def test_models_that_diverge_are_reported(tmp_path, capsys) -> None:
     said = refusal(
         capsys, "anti_oversmoothing/figure2", "--small", *TINY[:-2], "--lr", "1e20", "--clip-grad", "0", "--jobs", "1",
         "--out", str(tmp_path),
     )  # fmt: skip
-    assert "there is no model of plain to look into" in said
+    assert "there is no trained model of plain to diagnose" in said
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 
 from tests.report.test_trial_page import TEN, hostile
 from tests.support.browser import Open, beyond_the_keyboard, browser, overflow, visits
-from tests.support.trial_example import fail, trial
+from tests.support.trial_example import fail, trial, typed
 from unsmooth.report.render import render_trial
 
 __all__ = ["browser"]
@@ -22,7 +22,7 @@ LEARNING, DEPTH, COST, DURING = '[data-learning="0"]', "#curve-token_cosine .plo
 @pytest.fixture
 def visit(browser: Browser, tmp_path: Path) -> Iterator[Open]:
     """Open the report of a trial."""
-    with visits(browser, tmp_path, lambda value: render_trial(value, "html")) as go:
+    with visits(browser, tmp_path, lambda value: render_trial(typed(value), "html")) as go:
         yield go
 
 
@@ -69,7 +69,7 @@ def test_charts_follow_their_controls(visit):
     page.select_option("#during-block", "0")
     assert page.evaluate(f"document.querySelector('{DURING}').data[0].y") != lines
     label = f"document.querySelector('{COST}').layout.xaxis.title.text"
-    assert page.evaluate(label) == "inference throughput, multiple of A's"
+    assert page.evaluate(label) == "inference throughput, relative to A"
     page.select_option("#cost-which", label="parameters")
     assert page.evaluate(label) == "parameters"
 

@@ -7,6 +7,7 @@ import statistics
 from typing import Any
 
 from tests.report.test_diagnosis_page import diagnosis
+from unsmooth.results.trial import Trial
 
 NAMES = ("plain", "attn_scale", "feat_scale", "context_broadcast")
 SEEDS = (0, 1, 2)
@@ -87,8 +88,13 @@ def trial(
         "arms": [arm(i, name, seeds, epochs) for i, name in enumerate(names)],
         "verdict": {"text": "feat_scale is better than plain on digits.", "lines": ["attn_scale too."]},
         "made": {"unsmooth": "0.1.0", "torch": "2.7", "timm": "1.0", "python": "3.11.9", "machine": "x86_64, a machine",
-                 "threads": 2, "command": "unsmooth compare digits plain attn_scale", "seconds": 3725.5},
+                 "threads": 2, "jobs": 1, "device": "cpu", "seconds": 3725.5,
+                 "command": "unsmooth compare digits plain attn_scale"},
     } | changes  # fmt: skip
+
+
+def typed(values: dict[str, Any]) -> Trial:
+    return Trial.from_dict(values)
 
 
 def fail(arm: dict[str, Any], *seeds: int, why: str = "NaN in block 3") -> dict[str, Any]:

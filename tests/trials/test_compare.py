@@ -1,10 +1,11 @@
-"""Compare: one budget for every arm, paired differences, nothing trained twice, failures told."""
+"""Compare: one budget for every arm, paired differences, nothing trained twice, failures reported."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from unsmooth import UnsmoothError
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.results.trial import Trial
 from unsmooth.training.run import Interrupted
-from unsmooth.trials.arms import arms_of
+from unsmooth.trials.arms import plan_arms
+from unsmooth.trials.directory import TrialDirectory
 from unsmooth.trials.statistics import paired_difference
 
 SPECS = [HOST, HOST + "+attn_scale", HOST + "+context_broadcast"]
@@ -24,8 +26,8 @@ FIELDS = {**SMALL, "epochs": 1}
 
 
 def small_trial(out, specs=SPECS, **options):
-    usual = {"seeds": 2, "overrides": FIELDS, "out": out, "costs": False, "vitals": ""}
-    return unsmooth.compare(specs, "digits", **{**usual, **options})
+    usual = {"seeds": 2, "out": out, "costs": False, "vitals": "none"}
+    return unsmooth.compare(specs, "digits", **{**FIELDS, **usual, **options})
 
 
 @pytest.fixture(scope="module")
@@ -36,54 +38,63 @@ def trial(tmp_path_factory):
 
 def test_a_trial_has_all_that_it_promises(trial):
     out, found = trial
-    data = found.data
-    assert [arm["name"] for arm in data["arms"]] == ["plain", "attn_scale", "context_broadcast"]
-    assert (data["data"]["train"], data["data"]["val"], data["data"]["classes"]) == (128, 40, 10)
-    for arm in data["arms"]:
-        tops = [run["top1"] for run in arm["runs"]]
-        assert arm["top1"]["mean"] == pytest.approx(np.mean(tops))
-        assert arm["top1"]["sd"] == pytest.approx(np.std(tops, ddof=1))
-        assert arm["parameters"] > 1000 and arm["flops"] > arm["parameters"]
-        assert arm["inference"]["images_per_second"] > 0 and arm["training"]["ratio"]["low"] > 0
-        assert set(arm["robustness"]) == {"occlusion 0.25", "occlusion 0.5", "fgsm 1"}
-        assert len(arm["diagnosis"]["vitals"]["token_cosine"]["parts"][""]) == 2
-        assert [len(run["epochs"]) for run in arm["runs"]] == [1, 1]
-    assert data["arms"][1]["parameters"] - data["arms"][0]["parameters"] == 4
-    assert found.verdict in (out / "report.html").read_text()
-    assert Trial.from_json(out / "trial.json").data == data
+    assert found.keys() == ["plain", "attn_scale", "context_broadcast"]
+    assert (found.data.train, found.data.val, found.data.classes) == (128, 40, 10)
+    for arm in found.arms:
+        tops = [run.top1 for run in arm.runs]
+        assert arm.top1.mean == pytest.approx(np.mean(tops))
+        assert arm.top1.sd == pytest.approx(np.std(tops, ddof=1))
+        assert arm.parameters > 1000 and arm.flops > arm.parameters
+        assert arm.inference.images_per_second > 0 and arm.training.ratio.low > 0
+        assert set(arm.robustness) == {"occlusion 0.25", "occlusion 0.5", "fgsm 1"}
+        assert len(arm.diagnosis["vitals"]["token_cosine"]["parts"][""]) == 2
+        assert [len(run.epochs) for run in arm.runs] == [1, 1]
+    assert found.arms[1].parameters - found.arms[0].parameters == 4
+    assert found.verdict.text in (out / "report.html").read_text()
+    assert Trial.from_json(out / "trial.json") == found
+    assert json.loads((out / "trial.json").read_text()) == found.to_dict()
     assert load_recipe(out / "recipe.toml") == load_recipe("small", FIELDS)
-    assert "plain" in str(found) and "points to plain" in str(found)
+    assert "plain" in str(found) and "difference, points" in str(found)
+    with pytest.raises(UnsmoothError, match=r"unknown arm of this trial 'atn_scale'\. Did you mean 'attn_scale'"):
+        found["atn_scale"]
+
+
+def test_recorded_trials_still_load():
+    paths = list(Path("results").glob("cifar10_*.json"))
+    assert len(paths) == 3
+    for path in paths:
+        assert Trial.from_json(path).to_dict() == json.loads(path.read_text())
 
 
 def test_differences_are_paired_by_seed_and_image(trial):
     out, found = trial
     right = {}
-    for arm in arms_of(SPECS):
+    for arm in plan_arms(SPECS):
         runs = []
         for seed in range(2):
-            with np.load(arm.folder(out, seed) / "scores.npz") as file:
+            with np.load(TrialDirectory(out).run_path(arm, seed) / "scores.npz") as file:
                 runs.append(file["correct"])
         right[arm.name] = np.array(runs)
     for name in ("attn_scale", "context_broadcast"):
-        assert found[name]["difference"] == paired_difference(right[name], right["plain"]).to_json()
+        assert found[name].difference == paired_difference(right[name], right["plain"])
 
 
 def test_arms_start_alike_and_see_the_same_images(trial, tmp_path):
     """An arm of a trial is what the same run alone gives, and a remedy that never moves gives the plain host's run."""
     _, found = trial
     alone = small_run(tmp_path, HOST, FIELDS, seed=1)
-    assert alone["top1"] == found["plain"]["runs"][1]["top1"]
-    assert alone["loss"] == found["plain"]["runs"][1]["loss"]
+    assert alone["top1"] == found["plain"].runs[1].top1
+    assert alone["loss"] == found["plain"].runs[1].loss
 
 
 def test_what_is_done_is_not_done_again(trial, monkeypatch):
     out, found = trial
     monkeypatch.setattr("unsmooth.trials.runner.train", None)
     again = small_trial(out, specs=SPECS[:2])
-    assert again["attn_scale"]["runs"] == found["attn_scale"]["runs"]
+    assert again["attn_scale"].runs == found["attn_scale"].runs
 
 
-def test_a_failed_run_is_told_and_left_out(tmp_path, monkeypatch):
+def test_a_failed_run_is_reported_and_left_out(tmp_path, monkeypatch):
     from unsmooth.training import trainer
 
     step = trainer.Trainer._step
@@ -97,68 +108,71 @@ def test_a_failed_run_is_told_and_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer.Trainer, "_step", breaks)
     found = small_trial(tmp_path, specs=SPECS[:2])
     arm = found["attn_scale"]
-    assert arm["top1"]["runs"][1] is None and arm["top1"]["mean"] == arm["top1"]["runs"][0]
-    assert "block 1 went first" in arm["runs"][1]["failed"]
-    assert arm["difference"]["by_seed"][1] is None and arm["difference"]["by_seed"][0] is not None
-    assert any("1 of 2 runs failed (seed 1)" in line for line in found.data["verdict"]["lines"])
-    assert "did not finish with every seed" in found.verdict and "better" not in found.verdict
+    assert arm.top1.runs[1] is None and arm.top1.mean == arm.top1.runs[0]
+    assert "block 1 went first" in arm.runs[1].failed
+    assert arm.difference.by_seed[1] is None and arm.difference.by_seed[0] is not None
+    assert any("1 of 2 runs failed (seed 1)" in line for line in found.verdict.lines)
+    assert "did not finish with every seed" in found.verdict.text and "better" not in found.verdict.text
     assert "seed 1" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.slow
 def test_runs_side_by_side_are_the_runs_one_by_one(trial, tmp_path):
     _, found = trial
-    news = []
-    side = small_trial(tmp_path, specs=SPECS[:2], jobs=2, on_progress=lambda *told: news.append(told))
+    reports = []
+    side = small_trial(tmp_path, specs=SPECS[:2], jobs=2, on_progress=lambda *report: reports.append(report))
     for name in ("plain", "attn_scale"):
-        for one, other in zip(side[name]["runs"], found[name]["runs"], strict=True):
-            assert one["top1"] == other["top1"]
-            assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
-    assert {name for name, *_ in news} == {f"{arm}, seed {seed}" for arm in ("plain", "attn_scale") for seed in (0, 1)}
+        for one, other in zip(side[name].runs, found[name].runs, strict=True):
+            assert one.top1 == other.top1
+            assert one.loss == pytest.approx(other.loss, rel=1e-5)
+    assert {name for name, *_ in reports} == {
+        f"{arm}, seed {seed}" for arm in ("plain", "attn_scale") for seed in (0, 1)
+    }
 
 
 def test_ctrl_c_keeps_what_was_done(tmp_path):
-    def told(name, done, total, line):
+    def stop(name, done, total, line):
         if name == "attn_scale, seed 0" and done == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
     def work():
         with pytest.raises(Interrupted):
-            small_trial(tmp_path, specs=SPECS[:2], on_progress=told)
+            small_trial(tmp_path, specs=SPECS[:2], on_progress=stop)
 
     assert ended(in_child(work)) == 0
     assert len(list(tmp_path.rglob("result.json"))) == 1
     assert len(list(tmp_path.rglob("state.safetensors"))) == 2
-    assert small_trial(tmp_path, specs=SPECS[:2])["attn_scale"]["top1"]["runs"].count(None) == 0
+    assert small_trial(tmp_path, specs=SPECS[:2])["attn_scale"].top1.runs.count(None) == 0
 
 
 def test_names_are_as_short_as_they_can_be():
     def names(*specs):
-        return [arm.name for arm in arms_of(specs)]
+        return [arm.name for arm in plan_arms(specs)]
 
     assert names(HOST, HOST + "+attn_scale+feat_scale") == ["plain", "attn_scale+feat_scale"]
     assert names(HOST, HOST + "+no_skip", HOST + "+no_skip(branch=mlp)") == ["plain", "no_skip", "no_skip(branch=mlp)"]
     assert names("a(depth=2)", "b+attn_scale") == ["a", "b+attn_scale"]
     assert names("a(depth=2)", "a(depth=3)") == ["a(depth=2)", "a(depth=3)"]
-    slugs = {arm.slug for arm in arms_of(["a(depth=2)", "a(depth=3)", "a(depth=2)+attn_scale"])}
+    slugs = {arm.slug for arm in plan_arms(["a(depth=2)", "a(depth=3)", "a(depth=2)+attn_scale"])}
     assert len(slugs) == 3
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"specs": [HOST]}, "compares two specs or more"),
+        ({"specs": [HOST]}, "compares at least two specs"),
         ({"specs": [HOST, HOST]}, "is given twice"),
         ({"specs": [HOST, "attn_scal"]}, "timm has no model 'attn_scal'"),
         ({"specs": [HOST, HOST + "+atn_scale"]}, "Did you mean 'attn_scale'"),
         ({"seeds": 0}, "at least 1"),
         ({"jobs": 0}, "at least 1"),
         ({"confidence": 1.0}, "confidence must be"),
+        ({"epoch": 3}, "unknown option of compare 'epoch'"),
         ({"vitals": "bogus"}, "unknown vital"),
-        ({"overrides": {**FIELDS, "train_images": 16}}, "less than one batch of 32"),
+        ({"train_images": 16}, "less than one batch of 32"),
     ],
 )
-def test_mistakes_are_told_before_any_work(tmp_path, options, message):
+def test_mistakes_raise_before_any_work(tmp_path, options, message):
     with pytest.raises(UnsmoothError, match=message):
         small_trial(tmp_path / "trial", **options)
     assert not (tmp_path / "trial").exists()
@@ -168,5 +182,5 @@ def test_another_recipe_in_the_same_folder_is_refused(trial):
     out, _ = trial
     before = json.loads((out / "trial.json").read_text())
     with pytest.raises(UnsmoothError, match=r"holds another run \(lr was 0.002 and is 0.1"):
-        small_trial(out, overrides={**FIELDS, "lr": 0.1})
+        small_trial(out, lr=0.1)
     assert json.loads((out / "trial.json").read_text()) == before

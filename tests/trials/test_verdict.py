@@ -1,20 +1,23 @@
-"""What a trial found, in words."""
+"""The verdict of a trial."""
 
 from __future__ import annotations
 
 import pytest
 
-from unsmooth.trials.verdict import judge
+from unsmooth.results.trial import Arm, Difference, Run, Spread
+from unsmooth.trials.verdict import trial_verdict
 
 
 def arm(name, mean=None, shown=True, failed=(), seeds=3):
-    runs = [{"seed": s, "failed": "block 1 went first" if s in failed else None} for s in range(seeds)]
-    d = None if mean is None else {"mean": mean, "shown": shown, "text": "the text"}
-    return {"name": name, "difference": d, "runs": runs, "top1": {"mean": 0.5, "sd": 0.01 if seeds > 1 else None}}
+    runs = [Run(s, "", None, None, None, None, "block 1 went first" if s in failed else None, []) for s in range(seeds)]
+    difference = None if mean is None else Difference(mean, mean, mean, [], shown, "the text")
+    top1 = Spread(None if len(failed) == seeds else 0.5, 0.01 if seeds > 1 else None, [])
+    nothing = Spread(None, None, [])
+    return Arm(name, "", "", None, None, None, None, top1, nothing, nothing, difference, {}, runs, None)
 
 
 def verdict(*others, seeds=3, **base):
-    return judge({"arms": [arm("plain", seeds=seeds, **base), *others], "seeds": list(range(seeds))})
+    return trial_verdict([arm("plain", seeds=seeds, **base), *others], seeds)
 
 
 @pytest.mark.parametrize(
@@ -31,24 +34,22 @@ def verdict(*others, seeds=3, **base):
     ],
 )  # fmt: skip
 def test_one_sentence(others, text):
-    assert verdict(*others)["text"] == text
+    assert verdict(*others).text == text
 
 
 def test_an_arm_that_failed_with_a_seed_is_never_better():
     found = verdict(arm("a", 0.3, failed=(0, 2)))
-    assert found["text"].startswith("a did not finish with every seed")
-    assert found["lines"][1] == "a: 50.0 ± 1.0 % top-1, the text; 2 of 3 runs failed (seed 0, 2): block 1 went first."
-    assert "better" not in verdict(arm("a", 0.3), failed=(1,))["text"]
+    assert found.text.startswith("a did not finish with every seed")
+    assert found.lines[1] == "a: 50.0 ± 1.0 % top-1, the text; 2 of 3 runs failed (seed 0, 2): block 1 went first."
+    assert "better" not in verdict(arm("a", 0.3), failed=(1,)).text
 
 
 def test_one_seed_speaks_of_runs_not_of_methods():
     found = verdict(arm("a", 0.3, seeds=1), seeds=1)
-    assert found["text"] == "a did better than plain in the only run on this data and budget, with 1 seed."
-    assert "luck" in found["lines"][-1]
+    assert found.text == "a did better than plain in the only run on this data and budget, with 1 seed."
+    assert "luck" in found.lines[-1]
 
 
 def test_nothing_to_compare_with():
-    found = judge(
-        {"arms": [{**arm("plain", failed=(0, 1, 2)), "top1": {"mean": None, "sd": None}}], "seeds": [0, 1, 2]}
-    )
-    assert "nothing to compare with" in found["text"] and "3 of 3 runs failed" in found["lines"][0]
+    found = verdict(failed=(0, 1, 2))
+    assert "nothing to compare with" in found.text and "3 of 3 runs failed" in found.lines[0]

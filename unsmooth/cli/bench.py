@@ -9,7 +9,6 @@ from typer import Argument, Option
 
 from unsmooth.cli.terminal import command_line, echo, progress_bar, show
 from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation.bench import BATCH, ROUNDS
 from unsmooth.evaluation.bench import bench as run_bench
 from unsmooth.evaluation.energy import PRICES
 from unsmooth.report.bench_table import as_rich
@@ -20,8 +19,8 @@ def bench(
     precision: Annotated[str, Option(help=f"of the energy that is shown: {', '.join(PRICES)}")] = "fp32",
     throughput: Annotated[bool, Option(help="measure images per second")] = True,
     training: Annotated[bool, Option("--training", help="measure training steps too")] = False,
-    batch_size: Annotated[int, Option(help="images at a time")] = BATCH,
-    rounds: Annotated[int, Option(help="measurements of each model, in turn")] = ROUNDS,
+    batch_size: Annotated[int, Option(help="images at a time")] = 8,
+    rounds: Annotated[int, Option(help="measurements of each model, in turn")] = 7,
     amp: Annotated[str, Option(help="precision of the measurements: none, auto, bfloat16 or float16")] = "none",
     image_size: Annotated[int, Option(help="side of the images, for hosts that take any")] = 0,
     device: Annotated[str | None, Option(help="cpu, cuda or cuda:1; without: a GPU where there is one")] = None,
@@ -39,7 +38,7 @@ def bench(
     if json:
         print(found.to_json())  # noqa: T201
     else:
-        show(as_rich(found.data))
+        show(as_rich(found))
     if out is not None:
         found.to_json(out)
         echo(f"wrote {out}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Context, Option
 
@@ -11,8 +11,8 @@ from unsmooth.cli.recipe_options import recipe_fields
 from unsmooth.cli.terminal import command_line, echo, run_bars, show
 from unsmooth.cli.train import DATA, DIR
 from unsmooth.report.trial_table import as_rich
-from unsmooth.trials.compare import REPORT, TRIAL
 from unsmooth.trials.compare import compare as run_trial
+from unsmooth.trials.directory import TrialDirectory
 
 
 def compare(
@@ -40,15 +40,18 @@ def compare(
 
     The same command again goes on where it was cut; more specs or seeds add to what is done.
     """
+    fields: dict[str, Any] = dict(recipe_fields(context))
     with run_bars() as bars:
         trial = run_trial(
-            specs, data, seeds=seeds, recipe=recipe, overrides=recipe_fields(context), out=out, jobs=jobs,
+            specs, data, seeds=seeds, recipe=recipe, out=out, jobs=jobs,
             checkpoint=checkpoint, pretrained=pretrained, val_data=val_data, data_dir=data_dir, workers=workers,
             device=device, strict_data=strict_data, robustness=robustness, costs=costs, confidence=confidence,
-            vitals="" if vitals == "none" else vitals, on_progress=bars.on_progress, on_stage=bars.on_stage, command=command_line(),
+            vitals=vitals, on_progress=bars.on_progress, on_stage=bars.on_stage, command=command_line(),
+            **fields,
         )  # fmt: skip
     if json:
         print(trial.to_json())  # noqa: T201
     else:
-        show(as_rich(trial.data))
-    echo(f"wrote {out / REPORT} and {out / TRIAL}")
+        show(as_rich(trial))
+    directory = TrialDirectory(out)
+    echo(f"wrote {directory.report} and {directory.result}")

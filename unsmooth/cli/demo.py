@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from unsmooth.cli.terminal import run_bars, show
 from unsmooth.report.trial_table import as_rich
-from unsmooth.trials.compare import REPORT, compare
+from unsmooth.trials.compare import compare
+from unsmooth.trials.directory import TrialDirectory
 
 HOST = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=32, num_heads=2, depth=12)"
 ARMS = ("", "+attn_scale+feat_scale", "+augmented_shortcut")
 SEEDS = 3
 # Digits have a right way round and fill their 64 pixels: no mirror, no crop.
-BUDGET = {"epochs": 11, "lr": 2e-3, "hflip": 0, "crop_scale": (1.0, 1.0), "validate_every": 2, "vitals_every": 4}
+BUDGET: dict[str, Any] = {
+    "epochs": 11,
+    "lr": 2e-3,
+    "hflip": 0,
+    "crop_scale": (1.0, 1.0),
+    "validate_every": 2,
+    "vitals_every": 4,
+}
 
 
 def demo(out: Path, jobs: int) -> None:
@@ -28,13 +37,15 @@ def demo(out: Path, jobs: int) -> None:
     )
     with run_bars() as bars:
         trial = compare(
-            [HOST + arm for arm in ARMS], "digits", seeds=SEEDS, recipe="small", overrides=BUDGET, out=out, jobs=jobs,
+            [HOST + arm for arm in ARMS], "digits", seeds=SEEDS, recipe="small", out=out, jobs=jobs, **BUDGET,
             on_progress=bars.on_progress, on_stage=bars.on_stage, command="unsmooth demo",
         )  # fmt: skip
-    show(as_rich(trial.data))
+    show(as_rich(trial))
     console.print()
-    for arm in trial.data["arms"]:
-        if arm["diagnosis"] is not None:
-            verdict = arm["diagnosis"]["verdict"]["text"]
-            console.print(f"[bold]{escape(arm['name'])}[/bold]: {escape(verdict)}", highlight=False)
-    console.print(f"\nThe report: {out / REPORT}\nNext: unsmooth diagnose, unsmooth compare --help", highlight=False)
+    for arm in trial.arms:
+        if arm.diagnosis is not None:
+            verdict = arm.diagnosis["verdict"]["text"]
+            console.print(f"[bold]{escape(arm.name)}[/bold]: {escape(verdict)}", highlight=False)
+    console.print(
+        f"\nThe report: {TrialDirectory(out).report}\nNext: unsmooth diagnose, unsmooth compare --help", highlight=False
+    )

@@ -11,7 +11,6 @@ from typer import Argument, Option
 
 from unsmooth.cli.terminal import command_line, progress_bar, show
 from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation.evaluate import BATCH
 from unsmooth.evaluation.evaluate import evaluate as run_evaluation
 from unsmooth.report.evaluation_table import as_rich
 
@@ -31,7 +30,7 @@ def evaluate(
     real: Annotated[Path | None, Option(metavar=DIR, help="ImageNet's validation images, for ReaL labels")] = None,
     corrupted: Annotated[Path | None, Option(metavar=DIR, help="corrupted copies: CORRUPTION/SEVERITY/CLASS/")] = None,
     throughput: Annotated[bool, Option("--throughput", help="measure images per second too")] = False,
-    batch_size: Annotated[int, Option(help="images at a time")] = BATCH,
+    batch_size: Annotated[int, Option(help="images at a time")] = 64,
     workers: Annotated[int, Option(help="processes that read images")] = 0,
     device: Annotated[str | None, Option(help="cpu, cuda or cuda:1; without: a GPU where there is one")] = None,
     amp: Annotated[str, Option(help="precision: none, auto, bfloat16 or float16")] = "none",
@@ -55,9 +54,9 @@ def evaluate(
     if json:
         print(found.to_json())  # noqa: T201
     else:
-        show(as_rich(found.data))
+        show(as_rich(found))
     if out is not None:
-        name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", found.data["model"]["name"]).strip("_")[:80] or "model"
+        name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", found.model.name).strip("_")[:80] or "model"
         path = out if out.suffix == ".json" and not out.is_dir() else out / f"evaluation-{name}.json"
         found.to_json(path)
         print(f"wrote {path}", file=sys.stderr)  # noqa: T201

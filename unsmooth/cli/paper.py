@@ -17,7 +17,7 @@ from unsmooth.cli.recipe_options import recipe_fields
 from unsmooth.cli.terminal import command_line, echo, run_bars, show
 from unsmooth.cli.train import DATA, DIR
 from unsmooth.errors import UnsmoothError, unknown
-from unsmooth.papers.catalogue import Experiment, Missing, Paper, list_papers
+from unsmooth.papers.catalogue import Experiment, Paper, UnavailableExperiment, list_papers
 from unsmooth.papers.request import RunRequest
 from unsmooth.papers.run import reproduce
 from unsmooth.report.reproduction_table import as_rich
@@ -62,7 +62,7 @@ def paper(
     if json:
         print(found.to_json())  # noqa: T201
     else:
-        show(as_rich(found.data))
+        show(as_rich(found))
     echo(f"wrote {folder / 'paper.md'} and {folder / 'paper.json'}")
 
 
@@ -108,5 +108,5 @@ def _details(one: Paper) -> RenderableType:
     return Group(*lines)
 
 
-def parts_of(one: Paper) -> list[Experiment | Missing]:
-    return [*one.experiments(), *one.missing]
+def parts_of(one: Paper) -> list[Experiment | UnavailableExperiment]:
+    return [*one.experiments(), *one.unavailable]

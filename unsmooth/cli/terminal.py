@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from unsmooth.tasks.metrics import in_words
+from unsmooth.report.metrics import format_scores
 
 _given: list[str] = []
 
@@ -86,5 +86,5 @@ def _bars() -> Progress:
 
 def _short(line: Mapping[str, Any]) -> str:
     loss = f"loss {line['train_loss']:.3f}"
-    measured = in_words({name: line[name] for name in line if name != "val_loss"}, digits=1).partition(",")[0]
+    measured = format_scores({name: line[name] for name in line if name != "val_loss"}, decimals=1).partition(",")[0]
     return f"{loss}, {measured}" if measured else loss

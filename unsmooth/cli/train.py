@@ -12,8 +12,8 @@ from typer import Argument, Context, Option
 from unsmooth.cli.recipe_options import recipe_fields
 from unsmooth.cli.terminal import command_line, run_bars
 from unsmooth.errors import UnsmoothError
+from unsmooth.report.metrics import format_scores
 from unsmooth.spec import bare_name
-from unsmooth.tasks.metrics import in_words
 from unsmooth.tasks.registry import CLASSIFICATION
 from unsmooth.training.observer import ProgressObserver
 from unsmooth.training.run import SAVE_EVERY, default_folder
@@ -57,8 +57,8 @@ def train(
     best, skipped = result["best"], sum(map(len, result["skipped"].values()))
     console = Console()
     console.print(
-        f"{in_words(result)} on {result['images']:,} images after {result['epochs']} epochs "
-        f"(best {in_words(best)} after {best['epoch']}), {result['images_per_second']:,.0f} images/s",
+        f"{format_scores(result)} on {result['images']:,} images after {result['epochs']} epochs "
+        f"(best {format_scores(best)} after {best['epoch']}), {result['images_per_second']:,.0f} images/s",
         highlight=False,
     )
     if skipped:

@@ -1,1 +1,1 @@
-"""How good a model is: accuracy with intervals, robustness, and what it costs."""
+"""Accuracy with intervals, robustness and cost of models."""

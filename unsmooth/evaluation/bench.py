@@ -1,4 +1,4 @@
-"""Bench: what models cost beside each other: parameters, operations, energy of the arithmetic, and time."""
+"""`bench`: parameters, operations, energy of the arithmetic, and throughput of several models."""
 
 from __future__ import annotations
 
@@ -6,67 +6,78 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-import timm
 import torch
 from torch import nn
 
-from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation import cost
-from unsmooth.evaluation.energy import ASSUMPTIONS, PRICES, SOURCE, energy, price
-from unsmooth.evaluation.operations import Operations, Size, count_operations
-from unsmooth.hosts.inputs import image_size as size_of
-from unsmooth.hosts.modes import check_amp, device_of
+from unsmooth.evaluation.energy import ASSUMPTIONS, PRICES, SOURCE, energy
+from unsmooth.evaluation.operations import Size, count_operations
+from unsmooth.evaluation.settings import BenchSettings
+from unsmooth.hosts.inputs import image_size
+from unsmooth.hosts.modes import device_of
 from unsmooth.hosts.outputs import chosen_device, classes_of
-from unsmooth.results.base import FORMAT
-from unsmooth.results.bench import Bench
+from unsmooth.results.bench import Bench, BenchRow, Energy, Operations, Throughput, TimingConditions
+from unsmooth.results.provenance import Provenance, versions
 from unsmooth.surgery.record import applied
 from unsmooth.surgery.storage import open_model
+from unsmooth.utils.options import merge_options
 
-BATCH, ROUNDS = 8, 7
-
-Progress = Callable[[int, int | None], None]  # steps done, steps in all
+Progress = Callable[[int, int | None], None]  # steps done, total
 Model = nn.Module | str | Path
 
 
 def bench(
     models: Sequence[Model] | Model,
     *,
-    precision: str = "fp32",
-    throughput: bool = True,
-    training: bool = False,
-    batch_size: int = BATCH,
-    rounds: int = ROUNDS,
-    amp: str = "none",
-    image_size: int = 0,
-    device: str | torch.device | None = None,
+    settings: BenchSettings | None = None,
     progress: Progress | None = None,
     command: str = "",
+    **fields: Any,
 ) -> Bench:
-    """Cost of each model, and the ratio to the first one. The models' weights, modes and gradients are not changed.
+    """Measure the cost of models, and its ratio to that of the first one.
 
-    `models`: specs, folders written by `save`, or models. `precision` is the one that the table shows; the result has
-    all of them. `training` measures a training step too. `image_size` is for hosts that take any. Every round times
-    every model once, in turn. `progress` is told steps done and steps in all.
+    Timing rounds are interleaved: each round times every model once. The weights, modes and gradients of the models are
+    not changed.
+
+    Args:
+        models: One or more models, model specs, or folders written by `save`.
+        settings: Settings of the measurement. Default: `BenchSettings()`.
+        progress: Called with the number of steps done and the total.
+        command: Command line to record in the result.
+        **fields: Fields of `BenchSettings`, such as `training`, `batch_size` or `precision`. They replace those of
+            `settings`.
+
+    Returns:
+        One row per model. Energies are given for every precision.
+
+    Raises:
+        UnsmoothError: If a setting is not valid, or if a model does not accept images of the given size.
+
+    Example:
+        >>> import unsmooth
+        >>> spec = "vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)"
+        >>> result = unsmooth.bench([spec, spec + "+adder"], throughput=False)
+        >>> result[spec].parameters
+        1154728
+        >>> result[spec + "+adder"].energy["fp32"].ratio < 1
+        True
     """
-    price(precision)
-    check_amp(amp)
-    for name, value, least in (("batch size", batch_size, 1), ("rounds", rounds, 1), ("image size", image_size, 0)):
-        if value < least:
-            raise UnsmoothError(f"{name} must be at least {least}, not {value}")
-    if training and not throughput:
-        raise UnsmoothError("a training step is part of what is timed: leave --no-throughput out, or --training")
-    chosen = [models] if isinstance(models, str | Path | nn.Module) else list(models)
-    if not chosen:
-        raise UnsmoothError("there is nothing to measure; name a model: unsmooth bench deit_small_patch16_224")
-    begun = time.time()
-    built = _open(chosen, device)
-    sizes = {name: _size(model, image_size) for name, model in built.items()}
-    kinds = [kind for kind, wanted in (("inference", throughput), ("training", training)) if wanted]
-    for model in built.values() if kinds else ():
-        classes_of(model)  # a model without a head is timed by no one
-    total, done = len(built) + rounds * len(kinds), 0
+    settings = merge_options(BenchSettings, settings, fields, BenchSettings.label)
+    if settings.training and not settings.throughput:
+        raise UnsmoothError("training=True needs throughput=True. Leave --no-throughput out, or --training.")
+    models = [models] if isinstance(models, str | Path | nn.Module) else list(models)
+    if not models:
+        raise UnsmoothError("there are no models to measure. Give one: unsmooth bench deit_small_patch16_224.")
+    started = time.time()
+    hosts = _open(models, settings.device)
+    sizes = {name: _size(model, settings.image_size) for name, model in hosts.items()}
+    modes = ["inference"] * settings.throughput + ["training"] * settings.training
+    for model in hosts.values() if modes else ():
+        classes_of(model)  # timing needs a classification head
+    total, done = len(hosts) + settings.rounds * len(modes), 0
 
     def advance() -> None:
         nonlocal done
@@ -74,83 +85,78 @@ def bench(
         if progress is not None:
             progress(done, total)
 
-    counted: dict[str, Operations] = {}
-    for name, model in built.items():
-        counted[name] = _count(name, model, sizes[name])
+    operations: dict[str, Operations] = {}
+    for name, model in hosts.items():
+        operations[name] = _count(name, model, sizes[name])
         advance()
-    size = next(iter(sizes.values())) if image_size else None
-    speeds = {
-        kind: cost.throughput(
-            built, batch_size, rounds, kind == "training", amp, size=size, progress=lambda _: advance()
+    common_size = next(iter(sizes.values())) if settings.image_size else None
+    timed = {
+        mode: cost.throughput(
+            hosts, settings.batch_size, settings.rounds, mode == "training", settings.amp, size=common_size,
+            progress=lambda _: advance(),
         )
-        for kind in kinds
-    }
-    first = next(iter(counted.values()))
+        for mode in modes
+    }  # fmt: skip
+    first = next(iter(operations.values()))
     return Bench(
-        {
-            "format": FORMAT,
-            "kind": "bench",
-            "rows": [
-                {
-                    "name": name, "class": type(model).__name__, "size": list(sizes[name]),
-                    "remedies": [str(part) for part in applied(model).remedies],
-                    "parameters": cost.parameters(model),
-                    "flops": 2 * counted[name].parts["products"].multiply,
-                    "operations": counted[name].to_json(),
-                    "energy": {
-                        each: {
-                            "millijoules": energy(counted[name], each),
-                            "ratio": energy(counted[name], each) / energy(first, each),
-                        }
-                        for each in PRICES
-                    },
-                    **{kind: speeds[kind][name] if kind in speeds else None for kind in ("inference", "training")},
-                }
-                for name, model in built.items()
-            ],
-            "precision": precision,
-            "source": SOURCE,
-            "assumptions": list(ASSUMPTIONS),
-            "settings": {
-                "batch_size": batch_size, "rounds": rounds, "amp": amp, "threads": torch.get_num_threads(),
-                "device": str(device_of(next(iter(built.values())))), "machine": platform.machine(),
-            },
-            "made": {
-                "unsmooth": __version__, "torch": torch.__version__, "timm": timm.__version__,
-                "command": command, "seconds": round(time.time() - begun, 1),
-            },
-        }
+        rows=[
+            _row(name, model, sizes[name], operations[name], first, {mode: by[name] for mode, by in timed.items()})
+            for name, model in hosts.items()
+        ],
+        precision=settings.precision,
+        source=SOURCE,
+        assumptions=list(ASSUMPTIONS),
+        settings=TimingConditions(
+            batch_size=settings.batch_size, rounds=settings.rounds, amp=settings.amp, threads=torch.get_num_threads(),
+            device=str(device_of(next(iter(hosts.values())))), machine=platform.machine(),
+        ),
+        made=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
     )  # fmt: skip
 
 
-def _open(chosen: Sequence[Model], device: str | torch.device | None) -> dict[str, nn.Module]:
-    """Every model by a name of its own."""
-    built: dict[str, nn.Module] = {}
-    for one in chosen:
-        model, name = open_model(one)
-        if not isinstance(one, nn.Module) or device is not None:
+def _row(
+    name: str, model: nn.Module, size: Size, operations: Operations, first: Operations, timed: dict[str, Throughput]
+) -> BenchRow:
+    return BenchRow(
+        name=name, class_name=type(model).__name__, size=size,
+        remedies=[str(remedy) for remedy in applied(model).remedies], parameters=cost.parameters(model),
+        flops=2 * operations.parts["products"].multiply, operations=operations,
+        energy={
+            precision: Energy(energy(operations, precision), energy(operations, precision) / energy(first, precision))
+            for precision in PRICES
+        },
+        inference=timed.get("inference"), training=timed.get("training"),
+    )  # fmt: skip
+
+
+def _open(models: Sequence[Model], device: str | None) -> dict[str, nn.Module]:
+    """Every model under a unique name."""
+    hosts: dict[str, nn.Module] = {}
+    for source in models:
+        model, name = open_model(source)
+        if not isinstance(source, nn.Module) or device is not None:
             model.to(chosen_device(device))
-        if name in built and isinstance(one, str | Path):
-            raise UnsmoothError(f"{name} is given twice; give each model once")
-        same = sum(other == name or other.startswith(f"{name} #") for other in built)
-        built[f"{name} #{same + 1}" if same else name] = model
-    return built
+        if name in hosts and isinstance(source, str | Path):
+            raise UnsmoothError(f"{name} is given twice. Give each model once.")
+        namesakes = sum(other == name or other.startswith(f"{name} #") for other in hosts)
+        hosts[f"{name} #{namesakes + 1}" if namesakes else name] = model
+    return hosts
 
 
 def _size(model: nn.Module, side: int) -> Size:
-    channels, height, width = size_of(model)
+    channels, height, width = image_size(model)
     return (channels, side, side) if side else (channels, height, width)
 
 
 def _count(name: str, model: nn.Module, size: Size) -> Operations:
-    """Operations of one model; whether it takes such images at all is found out here, before anything is timed."""
+    """Operations of one model. This also checks that the model accepts the image size, before anything is timed."""
     try:
         return count_operations(model, size)
     except UnsmoothError:
         raise
-    except Exception as error:  # whatever a host makes of an image of another size
+    except Exception as error:  # hosts raise errors of any kind for images of the wrong size
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise UnsmoothError(
-            f"{name} cannot take images of {size[1]} × {size[2]} pixels: {reason}; write their size into its spec, as "
-            f"HOST(img_size={size[1]})"
+            f"{name} does not accept images of {size[1]} × {size[2]} pixels: {reason}. Set the size in its spec: "
+            f"HOST(img_size={size[1]})."
         ) from error

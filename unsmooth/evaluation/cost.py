@@ -1,4 +1,4 @@
-"""What a model costs: parameters, operations, and time measured beside other models in one process."""
+"""Cost of a model: parameters, FLOPs, and throughput measured together with other models in one process."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from unsmooth.evaluation.operations import count_operations
 from unsmooth.hosts.inputs import image_size
 from unsmooth.hosts.modes import autocast, device_of, eval_mode
 from unsmooth.hosts.outputs import forward
+from unsmooth.results.bench import Quartiles, Throughput
 from unsmooth.surgery.auxiliary_loss import auxiliary_loss
 
 ROUNDS = 10
+Array = np.ndarray[Any, Any]
 Size = tuple[int, int, int]  # channels, height, width
-SECONDS = 0.2  # that one measurement of one model lasts at least
+SECONDS = 0.2  # minimum duration of one measurement
 
 
 def parameters(model: nn.Module) -> int:
@@ -30,9 +32,9 @@ def parameters(model: nn.Module) -> int:
 
 
 def flops(model: nn.Module, size: Size | None = None) -> int:
-    """Floating-point operations for one image: two for each multiply-add of matrix products and convolutions.
+    """FLOPs per image: two for each multiply-add of matrix products and convolutions.
 
-    All else is left out: norms, softmax, activations, sums, the distances of adder layers. `operations` has those too.
+    Norms, softmax, activations, sums and the distances of adder layers are not included; see `operations`.
     """
     return 2 * count_operations(model, size).parts["products"].multiply
 
@@ -41,14 +43,16 @@ def throughput(
     models: Mapping[str, nn.Module], batch_size: int = 32, rounds: int = ROUNDS, training: bool = False,
     amp: str = "none", seconds: float = SECONDS, size: Size | None = None,
     progress: Callable[[int], None] | None = None,
-) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Images per second of each model, and the ratio to the first one: the median over rounds with quartiles.
+) -> dict[str, Throughput]:  # fmt: skip
+    """Images per second of each model, and the ratio to the first one: median over rounds with quartiles.
 
-    Every round times every model once, in turn, so that a busy machine slows all of them; ratios are of one round.
-    `training`: forward, backward and a step of AdamW, on copies. The models are not changed.
+    Each round times every model once, so that a busy machine slows all of them. Ratios are computed within a round.
+    `training` times forward, backward and an AdamW step, on copies. The models are not changed.
     """
     if not models or batch_size < 1 or rounds < 1:
-        raise UnsmoothError("throughput needs a model, and a batch size and rounds of at least 1")
+        raise UnsmoothError(
+            f"throughput needs at least 1 model, batch size and round (got {len(models)}, {batch_size} and {rounds})."
+        )
     with ExitStack() as stack:
         cuda = [device.index or 0 for device in map(device_of, models.values()) if device.type == "cuda"]
         stack.enter_context(torch.random.fork_rng(cuda))
@@ -59,38 +63,34 @@ def throughput(
             images = torch.randn(batch_size, *(size or image_size(model)), device=device_of(model))
             step = _training_step(model, images, amp) if training else _inference(model, images, amp)
             timers[name] = _timer(step, seconds)
-        found: dict[str, list[float]] = {name: [] for name in models}
+        speeds: dict[str, list[float]] = {name: [] for name in models}
         for turn in range(rounds):
             for name in list(timers)[:: 1 if turn % 2 else -1]:
-                found[name].append(batch_size / timers[name]())
+                speeds[name].append(batch_size / timers[name]())
             if progress is not None:
                 progress(turn + 1)
-    first = np.array(next(iter(found.values())))
-    return {name: _summary(np.array(speeds), first) for name, speeds in found.items()}
+    first = np.array(next(iter(speeds.values())))
+    return {name: _summary(np.array(by_round), first) for name, by_round in speeds.items()}
 
 
-def _summary(speeds: Any, first: Any) -> dict[str, Any]:
-    def quartiles(values: Any) -> dict[str, float]:
-        return dict(zip(("low", "median", "high"), map(float, np.quantile(values, (0.25, 0.5, 0.75))), strict=True))
+def _summary(speeds: Array, first: Array) -> Throughput:
+    speed = _quartiles(speeds)
+    return Throughput(speed.median, (speed.low, speed.high), _quartiles(speeds / first), len(speeds))
 
-    speed = quartiles(speeds)
-    return {
-        "images_per_second": speed["median"],
-        "quartiles": [speed["low"], speed["high"]],
-        "ratio": quartiles(speeds / first),
-        "rounds": len(speeds),
-    }
+
+def _quartiles(values: Array) -> Quartiles:
+    return Quartiles(*map(float, np.quantile(values, (0.25, 0.5, 0.75))))
 
 
 def _timer(step: Callable[[], Any], seconds: float) -> Callable[[], float]:
-    """Seconds of one step; steps are repeated until they last long enough to be measured."""
-    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it looks for compilers, and says so
+    """A function that returns the seconds per step, averaged over enough steps to last `seconds`."""
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it warns if there is no compiler
     from torch.utils.benchmark import Timer
 
     timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
     once = min(timer.timeit(1).mean for _ in range(2))  # the first is a warm-up
-    times = max(1, round(seconds / max(once, 1e-9)))
-    return lambda: float(timer.timeit(times).mean)
+    steps = max(1, round(seconds / max(once, 1e-9)))
+    return lambda: float(timer.timeit(steps).mean)
 
 
 def _inference(model: nn.Module, images: Tensor, amp: str) -> Callable[[], Any]:

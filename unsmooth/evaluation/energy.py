@@ -1,7 +1,7 @@
-"""What the arithmetic of one image costs in energy, from published energies of single operations.
+"""Energy of the arithmetic per image, from published energies per operation.
 
-This is the account of adder networks: so many additions and multiplications, each at the price that it has on a chip of
-45 nm. It compares arithmetic, and nothing else: see `ASSUMPTIONS`, which go with every result.
+This is how papers on adder networks compare models: additions and multiplications, each with its energy on a 45 nm
+chip. It covers arithmetic only; `ASSUMPTIONS` are part of every result.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unsmooth.errors import unknown
-from unsmooth.evaluation.operations import Operations
+from unsmooth.results.bench import Operations
 
 
 @dataclass(frozen=True)
 class Price:
-    """Picojoules of one operation."""
+    """Picojoules per operation."""
 
     add: float
     multiply: float
@@ -28,11 +28,11 @@ PRICES = {
     "int8": Price(add=0.03, multiply=0.2),
 }
 ASSUMPTIONS = (
-    "arithmetic only: memory traffic, which costs more than arithmetic on most chips, control and leakage are left out",
+    "arithmetic only: memory traffic, which costs more than arithmetic on most chips, control and leakage are excluded",
     "a multiply-add is one multiplication and one addition; |a − b| and its sum are two additions, the sign is free",
-    "norms, softmax, activations, comparisons and divisions are left out: no energy is published for them",
-    "every operation has the precision of the column, sums too: an int8 network usually sums in 32 bits",
-    "one image, attention computed in its parts, as a forward pass of this model runs it",
+    "norms, softmax, activations, comparisons and divisions are excluded: no energies are published for them",
+    "every operation, sums included, has the given precision: an int8 network usually accumulates in 32 bits",
+    "one image, one forward pass, attention not fused",
 )
 
 
@@ -43,6 +43,6 @@ def price(precision: str) -> Price:
 
 
 def energy(operations: Operations, precision: str = "fp32") -> float:
-    """Millijoules of the additions and multiplications of one image."""
+    """Millijoules per image of the additions and multiplications."""
     each = price(precision)
     return 1e-9 * (operations.add * each.add + operations.multiply * each.multiply)

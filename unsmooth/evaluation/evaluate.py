@@ -1,37 +1,40 @@
-"""Evaluate: one model on its validation images, on harder ones, and what it costs."""
+"""`evaluate`: accuracy of one model with intervals, robustness and cost."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import timm
-import torch
 from torch import Tensor, nn
 
-from unsmooth._version import __version__
 from unsmooth.data.batches import evaluation_batches
 from unsmooth.data.images import Images, Stream
 from unsmooth.data.pictures import ImageDataset
 from unsmooth.data.transforms import Preprocessing, preprocessing
 from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation import cost, robustness
-from unsmooth.evaluation import test_sets as sources
-from unsmooth.evaluation.test_sets import Source
-from unsmooth.hosts.modes import check_amp, device_of
+from unsmooth.evaluation import cost, robustness, test_sets
+from unsmooth.evaluation.settings import EvaluateSettings
+from unsmooth.evaluation.test_sets import TestSet
+from unsmooth.hosts.modes import device_of
 from unsmooth.hosts.outputs import chosen_device, classes_of
-from unsmooth.results.base import FORMAT
-from unsmooth.results.evaluation import Evaluation
+from unsmooth.results.evaluation import (
+    EvaluatedImages,
+    EvaluatedModel,
+    Evaluation,
+    InferenceSpeed,
+    ModelCost,
+    TestScore,
+)
+from unsmooth.results.provenance import Provenance, versions
 from unsmooth.surgery.record import applied
 from unsmooth.surgery.storage import open_model
 from unsmooth.tasks.classification.scores import Change, Scores, score_each
+from unsmooth.utils.options import merge_options
 
-BATCH = 64
-
-Progress = Callable[[int, int | None], None]  # images done, images in all
+Progress = Callable[[int, int | None], None]  # images done, total
 Place = str | Path
 Data = Place | Images | Stream
 
@@ -40,59 +43,53 @@ def evaluate(
     model: nn.Module | Place,
     data: Data | None = None,
     *,
-    checkpoint: Place | None = None,
-    data_dir: Place | None = None,
-    occlusion: Iterable[float] = (),
-    fgsm: Iterable[float] = (),
-    imagenet_v2: Place | None = None,
-    imagenet_a: Place | None = None,
-    imagenet_r: Place | None = None,
-    real: Place | None = None,
-    corrupted: Place | None = None,
-    throughput: bool = False,
-    batch_size: int = BATCH,
-    workers: int = 0,
-    device: str | torch.device | None = None,
-    amp: str = "none",
-    limit: int | None = None,
-    image_size: int = 0,
-    strict: bool = False,
+    settings: EvaluateSettings | None = None,
     progress: Progress | None = None,
     command: str = "",
+    **fields: Any,
 ) -> Evaluation:
-    """Score a model. Its weights, modes and gradients are not changed.
+    """Score a model on validation images and on harder test sets.
 
-    `model`: a model, a spec, or a folder written by `save`. `data`: a name as for training, of which the validation
-    split is taken, or all where there is none; or open data (`Images`, `Stream`). `occlusion`: shares of the
-    area, `fgsm`: steps in pixels, both on the validation images. `limit`: images of each test at most, spread over it.
-    `image_size` is for a host that takes any. `strict`: a broken image is an error. `progress` is told images done and
-    images in all.
+    The weights, modes and gradients of the model are not changed.
+
+    Args:
+        model: A model, a model spec, or a folder written by `save`.
+        data: A data name as for `train`, or open data (`Images`, `Stream`). Its validation split is scored, or all
+            images if it has no splits. Default: only the test sets named in the settings.
+        settings: Settings of the evaluation. Default: `EvaluateSettings()`.
+        progress: Called with the number of images done and the total.
+        command: Command line to record in the result.
+        **fields: Fields of `EvaluateSettings`, such as `occlusion`, `fgsm`, `imagenet_a`, `limit` or `batch_size`.
+            They replace those of `settings`.
+
+    Returns:
+        The scores of each test with 95 % intervals, and the cost of the model.
+
+    Raises:
+        UnsmoothError: If a setting is not valid, if there are no images, or if the model and the labels do not match.
+
+    Example:
+        >>> import unsmooth
+        >>> spec = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, depth=2, num_classes=10)"
+        >>> evaluation = unsmooth.evaluate(spec, "digits", limit=20, occlusion=[0.25])
+        >>> evaluation.keys()
+        ['validation', 'occlusion 0.25']
+        >>> evaluation["validation"].images
+        20
     """
-    _check_numbers(batch_size, workers, limit)
-    check_amp(amp)
-    shares, steps = _numbers(occlusion), _numbers(fgsm)
-    for epsilon in steps:
-        robustness.check_epsilon(epsilon)
-    if (shares or steps) and data is None:
-        raise UnsmoothError("occlusion and FGSM are tried on the validation images; name them with --data")
-    if data is None and not any((imagenet_v2, imagenet_a, imagenet_r, real, corrupted)):
-        raise UnsmoothError("there is nothing to evaluate on; name images with --data")
-    given = isinstance(model, nn.Module)
-    built, name = open_model(model, checkpoint)
-    wanted = preprocessing(built, image_size)
-    size = wanted.size
-    for share in shares:
-        robustness.hole(*size[1:], share)
-    if device is not None or not given:
-        built.to(chosen_device(device))
-    classes = classes_of(built)
-    found = _sources(classes, data, data_dir, imagenet_v2, imagenet_a, imagenet_r, real, corrupted)
-    found = [source.limited(limit) for source in found]
+    settings = merge_options(EvaluateSettings, settings, fields, EvaluateSettings.label)
+    _check(settings, data)
+    host, name = open_model(model, settings.checkpoint)
+    prepare = preprocessing(host, settings.image_size)
+    for share in settings.occlusion:
+        robustness.hole(*prepare.size[1:], share)
+    if settings.device is not None or not isinstance(model, nn.Module):
+        host.to(chosen_device(settings.device))
+    classes = classes_of(host)
+    sets = [test_set.subset(settings.limit) for test_set in _open_test_sets(settings, data, classes)]
 
-    begun = time.time()
-    transform, changes = wanted.evaluation(), _changes(built, shares, steps, wanted)
-    total = sum(source.images.count for source in found)
-    done = 0
+    started = time.time()
+    total, done = sum(test_set.images.count for test_set in sets), 0
 
     def advance(images: int) -> None:
         nonlocal done
@@ -101,99 +98,115 @@ def evaluate(
             progress(done, total)
 
     scores: dict[str, Scores] = {}
-    rows: list[dict[str, Any]] = []
-    for source in found:
-        pictures = ImageDataset(source.images, transform, size[0], strict)
-        batches = evaluation_batches(pictures, batch_size, workers, pin=device_of(built).type == "cuda")
-        versions: dict[str, Change | None] = {source.test: None}
-        if source.test == "validation":
-            versions |= changes
-        of_source = score_each(built, batches, versions, source.among, amp, advance)
-        for scored in of_source.values():
-            if source.accepted is not None:
-                scored.accepted, scored.loss = source.accepted, None  # of several right answers there is no loss
-        scores |= of_source
-        rows += [scored.row(test) for test, scored in of_source.items()]
-    rows += _mean_of([row for row in rows if row["test"].startswith("corrupted/")])
+    rows: list[TestScore] = []
+    for test_set in sets:
+        set_scores = _score(host, test_set, prepare, settings, advance)
+        scores |= set_scores
+        rows += [TestScore(**scored.row(test)) for test, scored in set_scores.items()]
+    rows += _mean_row([row for row in rows if row.test.startswith("corrupted/")])
 
-    parameter = next(built.parameters())
-    speed = None
-    if throughput:
-        speed = {**cost.throughput({name: built}, batch_size, amp=amp, size=size)[name], "batch_size": batch_size}
-        del speed["ratio"]
-    return Evaluation(
-        {
-            "format": FORMAT,
-            "kind": "evaluation",
-            "model": {
-                "name": name, "class": type(built).__name__, "classes": classes,
-                "remedies": [str(part) for part in applied(built).remedies],
-                "checkpoint": None if checkpoint is None else str(checkpoint),
-                "dtype": str(parameter.dtype).removeprefix("torch."), "amp": amp, "device": str(parameter.device),
-            },
-            "images": {
-                "sources": {source.test: source.images.name for source in found}, "size": list(size),
-                "mean": list(wanted.mean), "std": list(wanted.std), "limit": limit,
-            },
-            "rows": rows,
-            "skipped": {source.test: s for source in found if (s := scores[source.test].skipped)},
-            "cost": {"parameters": cost.parameters(built), "flops": cost.flops(built, size), "throughput": speed},
-            "made": {
-                "unsmooth": __version__, "torch": torch.__version__, "timm": timm.__version__,
-                "command": command, "seconds": round(time.time() - begun, 1),
-            },
-        },
-        scores,
+    parameter = next(host.parameters())
+    evaluation = Evaluation(
+        model=EvaluatedModel(
+            name=name, class_name=type(host).__name__, classes=classes,
+            remedies=[str(remedy) for remedy in applied(host).remedies],
+            checkpoint=None if settings.checkpoint is None else str(settings.checkpoint),
+            dtype=str(parameter.dtype).removeprefix("torch."), amp=settings.amp, device=str(parameter.device),
+        ),
+        images=EvaluatedImages(
+            sources={test_set.name: test_set.images.name for test_set in sets}, size=prepare.size,
+            mean=list(prepare.mean), std=list(prepare.std), limit=settings.limit,
+        ),
+        rows=rows,
+        skipped={test_set.name: skipped for test_set in sets if (skipped := scores[test_set.name].skipped)},
+        cost=_cost(host, name, prepare, settings),
+        made=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
     )  # fmt: skip
+    evaluation.scores = scores
+    return evaluation
 
 
-def _sources(classes: int, data: Data | None, data_dir: Place | None, v2: Place | None, a: Place | None,
-             r: Place | None, real: Place | None, corrupted: Place | None) -> list[Source]:  # fmt: skip
-    """Every test's images, so that a mistake in the last one is found before the first one runs."""
-    held = None if data is None else sources.validation(data, classes, data_dir)
-    found = [] if held is None else [held]
-    openers = ((sources.imagenet_v2, v2), (sources.imagenet_a, a), (sources.imagenet_r, r), (sources.real, real))
-    found += [opener(folder, classes) for opener, folder in openers if folder is not None]
-    return found + ([] if corrupted is None else sources.corrupted(corrupted, classes, held))
+def _check(settings: EvaluateSettings, data: Data | None) -> None:
+    for epsilon in settings.fgsm:
+        robustness.check_epsilon(epsilon)
+    if (settings.occlusion or settings.fgsm) and data is None:
+        raise UnsmoothError("occlusion and FGSM need validation images. Give them as data (--data).")
+    folders = (settings.imagenet_v2, settings.imagenet_a, settings.imagenet_r, settings.real, settings.corrupted)
+    if data is None and not any(folders):
+        raise UnsmoothError("there is nothing to evaluate on. Give images as data (--data), or a test set.")
 
 
-def _changes(
-    model: nn.Module, shares: list[float], steps: list[float], wanted: Preprocessing
-) -> dict[str, Change | None]:
-    def hidden(images: Tensor, labels: Tensor, share: float) -> Tensor:
+def _open_test_sets(settings: EvaluateSettings, data: Data | None, classes: int) -> list[TestSet]:
+    """Open every test set, so that a mistake in the last one is found before the first one is scored."""
+    validation = None if data is None else test_sets.validation(data, classes, settings.data_dir)
+    sets = [] if validation is None else [validation]
+    openers = (
+        (test_sets.imagenet_v2, settings.imagenet_v2), (test_sets.imagenet_a, settings.imagenet_a),
+        (test_sets.imagenet_r, settings.imagenet_r), (test_sets.real, settings.real),
+    )  # fmt: skip
+    sets += [opener(folder, classes) for opener, folder in openers if folder is not None]
+    if settings.corrupted is not None:
+        sets += test_sets.corrupted(settings.corrupted, classes, validation)
+    return sets
+
+
+def _score(
+    model: nn.Module, test_set: TestSet, prepare: Preprocessing, settings: EvaluateSettings,
+    advance: Callable[[int], None],
+) -> dict[str, Scores]:  # fmt: skip
+    """Scores on a test set by test name; validation images are also occluded and attacked."""
+    pictures = ImageDataset(test_set.images, prepare.evaluation(), prepare.size[0], settings.strict)
+    pin = device_of(model).type == "cuda"
+    batches = evaluation_batches(pictures, settings.batch_size, settings.workers, pin=pin)
+    changes: dict[str, Change | None] = {test_set.name: None}
+    if test_set.name == "validation":
+        changes |= image_changes(model, prepare, settings.occlusion, settings.fgsm)
+    scores = score_each(model, batches, changes, test_set.among, settings.amp, advance)
+    if test_set.accepted is not None:
+        for scored in scores.values():
+            scored.accepted, scored.loss = test_set.accepted, None  # the loss needs a single label
+    return scores
+
+
+def image_changes(
+    model: nn.Module, prepare: Preprocessing, occlusion: Sequence[float], fgsm: Sequence[float]
+) -> dict[str, Change]:
+    """Functions that occlude or attack a batch, by test name: "occlusion 0.25", "fgsm 1"."""
+
+    def occluded(images: Tensor, labels: Tensor, share: float) -> Tensor:
         return robustness.occlude(images, share)
 
     def attacked(images: Tensor, labels: Tensor, epsilon: float) -> Tensor:
-        return robustness.fgsm(model, images, labels, epsilon, wanted.mean, wanted.std)
+        return robustness.fgsm(model, images, labels, epsilon, prepare.mean, prepare.std)
 
     return {
-        **{f"occlusion {share:g}": partial(hidden, share=share) for share in shares},
-        **{f"fgsm {epsilon:g}": partial(attacked, epsilon=epsilon) for epsilon in steps},
+        **{f"occlusion {share:g}": partial(occluded, share=share) for share in occlusion},
+        **{f"fgsm {epsilon:g}": partial(attacked, epsilon=epsilon) for epsilon in fgsm},
     }
 
 
-def _mean_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The mean over corruptions. They are copies of the same images, so no interval of a share fits it."""
+def _mean_row(rows: Sequence[TestScore]) -> list[TestScore]:
+    """The mean over corruptions. It has no interval: the tests share their images."""
     if len(rows) < 2:
         return []
 
-    def mean(name: str) -> float | None:
-        values = [row[name] for row in rows]
-        return None if None in values else sum(values) / len(values)
+    def mean(values: list[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if len(known) == len(values) else None
 
-    sums = {name: sum(row[name] for row in rows) for name in ("images", "skipped", "not_finite")}
     return [
-        {"test": "corrupted, mean", "images": sums["images"], "top1": mean("top1"), "top1_interval": None,
-         "top5": mean("top5"), "top5_interval": None, "loss": mean("loss"), "classes": rows[0]["classes"],
-         "skipped": sums["skipped"], "not_finite": 0}
+        TestScore(
+            test="corrupted, mean", images=sum(row.images for row in rows),
+            top1=sum(row.top1 for row in rows) / len(rows), top1_interval=None,
+            top5=mean([row.top5 for row in rows]), top5_interval=None, loss=mean([row.loss for row in rows]),
+            classes=rows[0].classes, skipped=sum(row.skipped for row in rows), not_finite=0,
+        )
     ]  # fmt: skip
 
 
-def _numbers(values: Iterable[float]) -> list[float]:
-    return list(dict.fromkeys(float(value) for value in values))
-
-
-def _check_numbers(batch_size: int, workers: int, limit: int | None) -> None:
-    for name, value, least in (("batch size", batch_size, 1), ("workers", workers, 0), ("limit", limit, 1)):
-        if value is not None and value < least:
-            raise UnsmoothError(f"{name} must be at least {least}, not {value}")
+def _cost(model: nn.Module, name: str, prepare: Preprocessing, settings: EvaluateSettings) -> ModelCost:
+    speed = None
+    if settings.throughput:
+        timed = cost.throughput({name: model}, settings.batch_size, amp=settings.amp, size=prepare.size)[name]
+        speed = InferenceSpeed(timed.images_per_second, timed.quartiles, timed.rounds, settings.batch_size)
+    return ModelCost(cost.parameters(model), cost.flops(model, prepare.size), speed)

@@ -1,13 +1,12 @@
-"""Additions and multiplications that one image takes, read off an actual forward pass.
+"""Additions and multiplications per image, counted during a forward pass.
 
-Every operator that torch runs is met by a dispatch mode: matrix products and convolutions, L1 distances of adder
-layers, and elementwise arithmetic are counted by the rules below; what has no plain count (norms, softmax, activations,
-comparisons) is listed by name with its number of results. Nothing is passed over in silence: an operator that no rule
-knows is in that list too.
+A dispatch mode sees every operator that torch runs. Matrix products and convolutions, L1 distances of adder layers, and
+elementwise arithmetic are counted by the rules below. All other operators (norms, softmax, activations, comparisons,
+and those without a rule) are listed by name with their number of results.
 
     products     a multiply-add is one multiplication and one addition; a bias is one more addition
     distances    |a − b| summed: two additions for each pair, a subtraction and a sum; the sign is free
-    elementwise  residual sums, scalings, means, and what remedies do
+    elementwise  residual sums, scalings, means, remedies
     estimated    eigenvectors of an n × n matrix: 9n³ operations, half of them multiplications
 """
 
@@ -17,7 +16,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -27,47 +25,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from unsmooth.hosts.inputs import example_input, first_tensor, run
 from unsmooth.hosts.modes import eval_mode
+from unsmooth.results.bench import Count, Operations
 
 Size = tuple[int, int, int]  # channels, height, width
 
 
-@dataclass(frozen=True)
-class Count:
-    add: int = 0
-    multiply: int = 0
-
-    def __add__(self, other: Count) -> Count:
-        return Count(self.add + other.add, self.multiply + other.multiply)
-
-
-@dataclass(frozen=True)
-class Operations:
-    """Additions and multiplications by what they are for, divisions, and results of what is not counted."""
-
-    parts: Mapping[str, Count]
-    divide: int
-    left_out: Mapping[str, int]
-
-    @property
-    def add(self) -> int:
-        return sum(count.add for count in self.parts.values())
-
-    @property
-    def multiply(self) -> int:
-        return sum(count.multiply for count in self.parts.values())
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "add": self.add,
-            "multiply": self.multiply,
-            "divide": self.divide,
-            "parts": {name: asdict(count) for name, count in self.parts.items()},
-            "left_out": dict(self.left_out),
-        }
-
-
 def count_operations(model: nn.Module, size: Size | None = None) -> Operations:
-    """Operations of a model for one image, of its own size unless another is given. The model is not changed."""
+    """Operations of a model per image (default: of its own image size). The model is not changed."""
     example = example_input(model)
     if size is not None:
         name = next(iter(example))
@@ -79,7 +43,7 @@ def count_operations(model: nn.Module, size: Size | None = None) -> Operations:
 
 @contextmanager
 def unfused() -> Iterator[None]:
-    """Attention in its parts: which of the fused kernels a device has, and what they show, differs."""
+    """Run attention without fused kernels, which differ between devices and hide their operations."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -90,7 +54,7 @@ def unfused() -> Iterator[None]:
 
 
 class Counting(TorchDispatchMode):
-    """Counts what runs inside it."""
+    """Counts the operations that run inside it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -102,10 +66,10 @@ class Counting(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = func._schema.name.partition("::")[2].removesuffix("_")  # x.add_(y) adds as x + y does
+        name = func._schema.name.partition("::")[2].removesuffix("_")  # x.add_(y) counts as x + y
         known = name in FREE or any(name in rules for rules in RULES.values())
         if not known and not func.is_view:
-            with self:  # an operator that is made of others, if it is
+            with self:  # count the operators that it is made of
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
                 return parts
@@ -118,21 +82,21 @@ class Counting(TorchDispatchMode):
 
     def count(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> None:
         for part, rules in RULES.items():
-            found = rules[name](args, kwargs, out) if name in rules else None
-            if found is not None:
-                self.parts[part] += found
+            count = rules[name](args, kwargs, out) if name in rules else None
+            if count is not None:
+                self.parts[part] += count
                 return
         if name == "div":
             self.divide += out.numel()
         else:
-            usual = next((word for word in FAMILIES if word in name), name.lstrip("_"))
-            self.left_out[usual] += out.numel()
+            family = next((word for word in FAMILIES if word in name), name.lstrip("_"))
+            self.left_out[family] += out.numel()
 
     def operations(self) -> Operations:
-        return Operations(self.parts, self.divide, dict(self.left_out.most_common()))
+        return Operations.from_parts(dict(self.parts), self.divide, dict(self.left_out.most_common()))
 
 
-Rule = Callable[[Sequence[Any], Mapping[str, Any], Tensor], Count | None]  # None: this case has no plain count
+Rule = Callable[[Sequence[Any], Mapping[str, Any], Tensor], Count | None]  # None: not counted
 
 
 def _product(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
@@ -158,7 +122,7 @@ def _sum(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
 
 
 def _mean(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
-    return Count(args[0].numel() - out.numel(), out.numel())  # one over the number is a constant
+    return Count(args[0].numel() - out.numel(), out.numel())  # 1/n is a constant
 
 
 def _add(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
@@ -171,7 +135,7 @@ def _multiply(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Co
 
 
 def _divide(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count | None:
-    return None if isinstance(args[1], Tensor) else Count(multiply=out.numel())  # by a constant: times its inverse
+    return None if isinstance(args[1], Tensor) else Count(multiply=out.numel())  # times 1/constant
 
 
 def _power(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count | None:
@@ -206,10 +170,10 @@ RULES: dict[str, dict[str, Rule]] = {
     "estimated": {"linalg_eigh": _eigenvectors, "_linalg_eigh": _eigenvectors},
 }  # fmt: skip
 
-# Operators that are left out go by these names, whichever variant of them torch runs.
+# Operators that are left out are listed under these names, whichever variant torch runs.
 FAMILIES = ("layer_norm", "batch_norm", "group_norm", "rms_norm", "softmax")
 
-# Data that is moved, made or given another sign: no arithmetic.
+# Moving data, creating it or changing its sign: no arithmetic.
 FREE = frozenset({
     "abs", "neg", "sign", "_to_copy", "copy", "clone", "contiguous", "cat", "stack", "flip", "roll", "index",
     "index_select", "gather", "embedding", "slice_scatter", "masked_fill", "where", "constant_pad_nd", "im2col",

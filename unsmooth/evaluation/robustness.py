@@ -1,4 +1,4 @@
-"""Images that are harder than they were: a hole in the centre, and a step against the model."""
+"""Changed images: centre occlusion and FGSM."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ WHITE = 255.0
 
 
 def hole(height: int, width: int, share: float) -> tuple[int, int]:
-    """Height and width of a box shaped like the image that covers a share of its area, to whole pixels."""
+    """Height and width in pixels of a box that covers a share of the image area and has its aspect ratio."""
     if not 0 < share <= 1:
-        raise UnsmoothError(f"occlusion covers a share of the area, above 0 and at most 1, not {share:g}")
+        raise UnsmoothError(f"occlusion must be a share of the area, above 0 and at most 1 (got {share:g}).")
     sides = round(height * sqrt(share)), round(width * sqrt(share))
     if 0 in sides:
-        raise UnsmoothError(f"occlusion of {share:g} is less than a pixel of {height} × {width}; take a larger share")
+        raise UnsmoothError(f"occlusion of {share:g} is less than a pixel of {height} × {width}. Use a larger share.")
     return sides
 
 
 def occlude(images: Tensor, share: float) -> Tensor:
-    """Normalised images whose centre is the mean pixel of the host's normalisation, which is 0.
+    """Replace the centre of normalised images by the mean pixel, which is 0.
 
-    The hole is a square where the image is one. It covers `share` of the area.
+    The box covers `share` of the area and has the aspect ratio of the image.
     """
     height, width = images.shape[-2:]
     tall, wide = hole(height, width, share)
@@ -40,7 +40,7 @@ def occlude(images: Tensor, share: float) -> Tensor:
 
 def check_epsilon(epsilon_pixels: float) -> None:
     if not 0 < epsilon_pixels <= WHITE:
-        raise UnsmoothError(f"FGSM takes a step in pixels, above 0 and at most {WHITE:g}, not {epsilon_pixels:g}")
+        raise UnsmoothError(f"the FGSM step must be in pixels, above 0 and at most {WHITE:g} (got {epsilon_pixels:g}).")
 
 
 def fgsm(
@@ -48,16 +48,16 @@ def fgsm(
 ) -> Tensor:
     """One step of the fast gradient sign method: x' = clip(x + ε sign ∇ loss, 0, 255), in pixels of 0 to 255.
 
-    `images` are normalised by `mean` and `std`, and so is what comes back. The loss is the cross-entropy, in the
-    model's own precision: in mixed precision small gradients underflow and have no sign.
+    `images` and the result are normalised by `mean` and `std`. The loss is the cross-entropy in the model's own
+    precision: in mixed precision, small gradients underflow to zero.
     """
     check_epsilon(epsilon_pixels)
     centre, scale = (torch.tensor(v, device=images.device, dtype=images.dtype).view(-1, 1, 1) for v in (mean, std))
     with torch.enable_grad(), torch.autocast(images.device.type, enabled=False):
-        given = images.detach().requires_grad_()
-        # The sum, so that an image's gradient does not depend on the batch that it is in.
-        loss = F.cross_entropy(forward(model, given).float(), labels, reduction="sum")
-        (gradient,) = torch.autograd.grad(loss, given)
+        inputs = images.detach().requires_grad_()
+        # The sum, so that the gradient of an image does not depend on its batch.
+        loss = F.cross_entropy(forward(model, inputs).float(), labels, reduction="sum")
+        (gradient,) = torch.autograd.grad(loss, inputs)
     # Normalisation has positive slope, so the sign is that of the gradient by pixels.
     pixels = (images * scale + centre) * WHITE + epsilon_pixels * gradient.sign()
     return (pixels.clamp(0, WHITE) / WHITE - centre) / scale

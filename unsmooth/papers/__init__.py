@@ -1,1 +1,1 @@
-"""The papers' tables, figures and theorems: data in experiments/PAPER/, and the few ways to run them."""
+"""Tables, figures and theorems of the papers: data in experiments/PAPER/, and code that runs them."""

@@ -1,7 +1,7 @@
-"""What the papers show, as data: papers/experiments/PAPER/paper.toml, one file for each table, figure or theorem beside it.
+"""The experiments of the papers as data: experiments/PAPER/NAME.toml, one file per table, figure or theorem.
 
-A file NAME.toml is run by `unsmooth paper PAPER/NAME`. NAME.json beside it is a recorded run of it: what was measured
-here. What cannot be followed is listed in paper.toml with the reason. So nothing is without a state.
+`unsmooth paper PAPER/NAME` runs an experiment. Tables and figures that cannot be run are listed in
+experiments/PAPER/paper.toml with the reason.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from typing import Any
 
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.recipes.recipe import load_recipe
-from unsmooth.report.measures import MEASURES
+from unsmooth.report.metrics import METRICS
 
-KINDS = ("trial", "diagnosis", "bench", "task", "theorem")
-TRAINED = ("trial", "diagnosis", "task")  # kinds whose small form has other hosts and data
-PLAIN = "plain"  # the name of an arm with nothing added
+EXPERIMENT_KINDS = ("trial", "diagnosis", "bench", "task", "theorem")
+TRAINED = ("trial", "diagnosis", "task")  # kinds that train models, with other hosts and data at small scale
+PLAIN = "plain"  # name of an arm without remedies
 EVIDENCE = {
     "P": "printed in the paper or its supplement", "C": "in the authors' released code",
-    "N": "a third party's account of the paper", "R": "our reading, where nothing better was at hand",
+    "N": "a third party's account of the paper", "R": "our reading, where there is no better source",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arm:
-    """A model of a table: the group's host with something added."""
+class PublishedArm:
+    """A model of a table: the host of its group with remedies."""
 
     add: str = ""  # remedies
-    host: str = ""  # instead of the group's, where an arm has its own
-    small: str = ""  # the same, for --small
+    host: str = ""  # host of this arm (default: that of the group)
+    small: str = ""  # the same, at small scale
     name: str = ""
     published: Mapping[str, float] = field(default_factory=dict)
-    gains: Mapping[str, str] = field(default_factory=dict)  # published in words, where no values are
+    gains: Mapping[str, str] = field(default_factory=dict)  # published as text, where no values are
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
-    """Arms that are compared with the first one of them."""
+class PublishedGroup:
+    """Arms that are compared with the first of them."""
 
     name: str
     host: str
     small: str
-    arms: Sequence[Arm]
-    overrides: Mapping[str, Any] = field(default_factory=dict)  # recipe fields of this host
+    arms: Sequence[PublishedArm]
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # recipe fields of this group
     small_overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def specs(self, small: bool) -> list[str]:
-        """The model specs of the arms, at full scale or for a laptop."""
+        """The model specs of the arms, at full or small scale."""
         hosts = [(arm.small or self.small) if small else (arm.host or self.host) for arm in self.arms]
         return [host + (f"+{arm.add}" if arm.add else "") for host, arm in zip(hosts, self.arms, strict=True)]
 
@@ -61,20 +61,20 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How something is run: as in the paper, or small."""
+    """How an experiment is run: as in the paper, or small."""
 
     data: str = ""
     recipe: str = "glance"
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)  # of a task
+    options: Mapping[str, str] = field(default_factory=dict)  # options of the task
     seeds: int = 1
-    images: int = 64  # that a diagnosis looks at
-    batch_size: int = 32  # that speed is measured with
+    images: int = 64  # per diagnosis
+    batch_size: int = 32  # of timing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A line of a figure: a vital by block, or a metric by epoch."""
+    """A curve of a figure: a vital by block, or a metric by epoch."""
 
     label: str
     vital: str = ""
@@ -84,49 +84,51 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a figure or a theorem says, in a form that a measurement can agree with."""
+    """A statement of a figure or theorem that can be tested on measured curves."""
 
     text: str
-    curve: str  # its label
-    arm: str = ""  # every arm where none is named
-    test: str = "rises"  # see `claims.TESTS`
-    than: str = ""  # another curve of the arm, another arm, or a number
+    curve: str  # label of the curve
+    arm: str = ""  # default: every arm
+    test: str = "rises"  # one of `claims.TESTS`
+    than: str = ""  # what to compare with: another curve of the arm, another arm, or a number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
+    """A table, figure or theorem of a paper that can be run."""
+
     paper: str
     name: str
     title: str
-    source: str  # where the paper has it
-    evidence: str
-    shows: str  # what is published, in our words
+    source: str  # place in the paper
+    evidence: str  # a key of EVIDENCE
+    shows: str  # what is published
     kind: str
     measures: Sequence[str] = ()
     curves: Sequence[Curve] = ()
     claims: Sequence[Claim] = ()
-    figure: str = ""  # of the report, that shows it best
-    vitals: str = ""  # more vitals that the figure needs
+    figure: str = ""  # figure of the diagnosis report
+    vitals: str = ""  # vitals that the figure needs besides those of the curves
     blocks: str = ""
     task: str = ""
-    finetune: str = ""  # the host that a pre-trained encoder is fine-tuned in; `small_finetune` for --small
+    finetune: str = ""  # host that a pre-trained encoder is fine-tuned in; `small_finetune` at small scale
     small_finetune: str = ""
     finetune_recipe: str = "finetune"
     finetune_overrides: Mapping[str, Any] = field(default_factory=dict)
     theorem: str = ""
     robustness: bool = False
     finetuned: bool = False  # arms start from a trained host
-    groups: Sequence[Group] = ()
+    groups: Sequence[PublishedGroup] = ()
     full: Scale = field(default_factory=Scale)
     small: Scale = field(default_factory=Scale)
-    differs: str = ""  # from the paper, also at full scale
+    differs: str = ""  # how a full-scale run differs from the paper
 
     @property
     def id(self) -> str:
         return f"{self.paper}/{self.name}"
 
     def fingerprint(self) -> str:
-        """Of all that decides what a small run measures: a record with another one is of an older file."""
+        """Hash of everything that decides what a small run measures. It tells recorded runs of older files apart."""
         measured = {
             "kind": self.kind, "measures": self.measures, "curves": self.curves, "vitals": self.vitals,
             "blocks": self.blocks, "task": self.task, "theorem": self.theorem, "robustness": self.robustness,
@@ -144,14 +146,14 @@ class Experiment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Missing:
-    """A part of a paper that cannot be run, and why."""
+class UnavailableExperiment:
+    """A table or figure that cannot be run, and the reason."""
 
     name: str
     source: str
     title: str
     why: str
-    drawing: bool = False  # a diagram, which measures nothing
+    drawing: bool = False  # a diagram without measurements
 
     @property
     def state(self) -> str:
@@ -160,43 +162,48 @@ class Missing:
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
+    """A paper and its experiments."""
+
     id: str
     title: str
     venue: str
     link: str
     order: int
     note: str = ""
-    missing: Sequence[Missing] = ()
+    unavailable: Sequence[UnavailableExperiment] = ()
 
     def experiments(self) -> list[Experiment]:
+        """The experiments that can be run: tables, then figures, then theorems."""
         names = sorted(
             p.name.removesuffix(".toml")
             for p in _folder(self.id).iterdir()
             if p.name.endswith(".toml") and p.name != "paper.toml"
         )
-        found = [_experiment(self.id, name) for name in names]
-        return sorted(found, key=lambda one: _place(one.source, one.name))
+        experiments = [_experiment(self.id, name) for name in names]
+        return sorted(experiments, key=lambda experiment: _sort_key(experiment.source, experiment.name))
 
 
 def list_papers() -> list[Paper]:
-    """The papers, in the order of their years."""
+    """All papers, in order of publication."""
     names = [p.name for p in files("unsmooth.papers.experiments").iterdir() if (p / "paper.toml").is_file()]
     return sorted((_paper(name) for name in names), key=lambda paper: paper.order)
 
 
 def open_experiment(name: str) -> Experiment:
-    """An experiment by its name, PAPER/NAME."""
-    paper, _, part = name.replace("-", "_").partition("/")
-    known = {one.id: one for one in list_papers()}
-    if paper not in known:
-        raise unknown("paper", paper, list(known))
-    lost = next((one for one in known[paper].missing if one.name == part), None)
-    if lost is not None:
-        raise UnsmoothError(f"{paper}/{part} ({lost.source}) cannot be run; {lost.state}")
-    names = [one.name for one in known[paper].experiments()]
-    if part not in names:
-        raise unknown(f"part of {paper}", part, names)
-    return _experiment(paper, part)
+    """An experiment by its id, PAPER/NAME."""
+    paper_id, _, experiment_name = name.replace("-", "_").partition("/")
+    papers = {paper.id: paper for paper in list_papers()}
+    if paper_id not in papers:
+        raise unknown("paper", paper_id, list(papers))
+    for unavailable in papers[paper_id].unavailable:
+        if unavailable.name == experiment_name:
+            raise UnsmoothError(
+                f"{paper_id}/{experiment_name} ({unavailable.source}) cannot be run: {unavailable.state}"
+            )
+    names = [experiment.name for experiment in papers[paper_id].experiments()]
+    if experiment_name not in names:
+        raise unknown(f"experiment of {paper_id}", experiment_name, names)
+    return _experiment(paper_id, experiment_name)
 
 
 def _folder(paper: str) -> Any:
@@ -212,29 +219,34 @@ def _read(paper: str, name: str) -> dict[str, Any]:
 
 @cache
 def _paper(name: str) -> Paper:
-    given = _read(name, "paper")
-    missing = [_of(Missing, row, name) for row in given.pop("missing", [])]
-    return _of(Paper, {"id": name, **given, "missing": missing}, name)
+    values = _read(name, "paper")
+    unavailable = [_build(UnavailableExperiment, row, name) for row in values.pop("unavailable", [])]
+    return _build(Paper, {"id": name, **values, "unavailable": unavailable}, name)
 
 
 @cache
 def _experiment(paper: str, name: str) -> Experiment:
-    given, where = _read(paper, name), f"{paper}/{name}"
+    values, where = _read(paper, name), f"{paper}/{name}"
     for key, kind in (("curves", Curve), ("claims", Claim)):
-        given[key] = [_of(kind, row, where) for row in given.get(key, [])]
+        values[key] = [_build(kind, row, where) for row in values.get(key, [])]
     groups = []
-    for row in given.get("groups", []):
-        arms = [_of(Arm, {**arm, "small": _small(arm.get("small", ""), where)}, where) for arm in row["arms"]]
-        groups.append(_of(Group, {**row, "arms": arms, "small": _small(row["small"], where)}, where))
-    given["small_finetune"] = _small(given.get("small_finetune", ""), where)
-    scales = {key: _of(Scale, given.get(key, {}), where) for key in ("full", "small")}
-    found = _of(Experiment, {**given, "paper": paper, "name": name, "groups": groups, **scales}, where)
-    if found.kind not in KINDS:
-        raise unknown(f"kind of {where}", found.kind, KINDS)
-    wrong = [key for key in (*found.measures, *_published(found)) if key not in MEASURES]
-    if wrong:
-        raise unknown(f"measure of {where}", wrong[0], MEASURES)
-    return found
+    for row in values.get("groups", []):
+        arms = [
+            _build(PublishedArm, {**arm, "small": _small_host(arm.get("small", ""), where)}, where)
+            for arm in row["arms"]
+        ]
+        groups.append(_build(PublishedGroup, {**row, "arms": arms, "small": _small_host(row["small"], where)}, where))
+    values["small_finetune"] = _small_host(values.get("small_finetune", ""), where)
+    scales = {key: _build(Scale, values.get(key, {}), where) for key in ("full", "small")}
+    experiment: Experiment = _build(
+        Experiment, {**values, "paper": paper, "name": name, "groups": groups, **scales}, where
+    )
+    if experiment.kind not in EXPERIMENT_KINDS:
+        raise unknown(f"kind of {where}", experiment.kind, EXPERIMENT_KINDS)
+    for key in (*experiment.measures, *_published_metrics(experiment)):
+        if key not in METRICS:
+            raise unknown(f"metric of {where}", key, METRICS)
+    return experiment
 
 
 @cache
@@ -242,30 +254,30 @@ def _small_hosts() -> dict[str, str]:
     return tomllib.loads((files("unsmooth.papers") / "small_hosts.toml").read_text(encoding="utf-8"))
 
 
-def _small(name: str, where: str) -> str:
-    """The spec of a small host; nothing stays nothing."""
+def _small_host(name: str, where: str) -> str:
+    """The spec of a small host; "" stays ""."""
     if name and name not in _small_hosts():
         raise unknown(f"small host of papers/experiments/{where}.toml", name, _small_hosts())
     return _small_hosts().get(name, "")
 
 
-def _published(experiment: Experiment) -> set[str]:
+def _published_metrics(experiment: Experiment) -> set[str]:
     return {key for group in experiment.groups for arm in group.arms for key in (*arm.published, *arm.gains)}
 
 
-def _of(kind: Any, given: Mapping[str, Any], where: str) -> Any:
-    known = [f.name for f in fields(kind)]
-    for name in given:
+def _build(cls: Any, values: Mapping[str, Any], where: str) -> Any:
+    known = [f.name for f in fields(cls)]
+    for name in values:
         if name not in known:
             raise unknown(f"key of papers/experiments/{where}.toml", name, known)
     try:
-        return kind(**given)
+        return cls(**values)
     except TypeError as error:
         raise UnsmoothError(f"papers/experiments/{where}.toml: {error}") from None
 
 
-def _place(source: str, name: str) -> tuple[int, int, str]:
-    """Tables first, then figures, then theorems; by number."""
+def _sort_key(source: str, name: str) -> tuple[int, int, str]:
+    """Tables first, then figures, then theorems, each by number."""
     digits = "".join(letter if letter.isdigit() else " " for letter in source).split()
     rank = next((i for i, word in enumerate(("Table", "Figure", "Theorem", "Prop")) if source.startswith(word)), 1)
     return rank, int(digits[0]) if digits else 0, name

@@ -1,60 +1,64 @@
-"""Tables of cost: every group is a run of `unsmooth bench`."""
+"""Tables of cost: every group is a `bench`."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from unsmooth.evaluation.bench import bench
 from unsmooth.papers.catalogue import Experiment
 from unsmooth.papers.request import RunRequest
-from unsmooth.papers.rows import measured, row_of
-from unsmooth.report.reproduction_table import Row
+from unsmooth.papers.rows import add_measured, published_row
+from unsmooth.results.bench import BenchRow, Throughput
+from unsmooth.results.reproduction import ArmResult, GroupResult
+from unsmooth.results.trial import Speed
 
 TIMED = {"images_per_second": "inference", "training_speed": "training", "days": "training"}
 ENERGY = {"energy": "fp32", "energy_int8": "int8"}
-DAY = 86400
+SECONDS_PER_DAY = 86400
 ROUNDS = {True: 5, False: 15}  # small or not
 
 
-def run_costs(experiment: Experiment, request: RunRequest) -> tuple[list[Row], str]:
-    """The groups with their rows; nothing is trained, so hosts can have their published size also with --small."""
+def run_costs(experiment: Experiment, request: RunRequest) -> tuple[list[GroupResult], str]:
+    """Measure the cost of every group. Nothing is trained, so small runs may use hosts of published size."""
     groups = []
     for group in request.groups(experiment):
         request.on_stage(f"{experiment.id}: {group.name}")
         specs = group.specs(request.small)
         timed = {TIMED[name] for name in experiment.measures if name in TIMED}
-        found = bench(
+        costs = bench(
             specs, throughput=bool(timed), training="training" in timed, rounds=ROUNDS[request.small],
             batch_size=request.scale(experiment).batch_size, device=request.device or None,
-        ).data  # fmt: skip
+        )  # fmt: skip
         rows = []
-        for at, (spec, cost) in enumerate(zip(specs, found["rows"], strict=True)):
-            row = row_of(group, at, spec)
+        for i, (spec, cost) in enumerate(zip(specs, costs.rows, strict=True)):
+            row = published_row(group, i, spec)
             for name in experiment.measures:
-                _measure(row, name, cost, at)
+                _add_cost(row, name, cost, first=i == 0)
             rows.append(row)
-        assumed = found["assumptions"] if set(ENERGY) & set(experiment.measures) else []
-        groups.append({"name": group.name, "rows": rows, "assumptions": assumed})
+        assumptions = costs.assumptions if set(ENERGY) & set(experiment.measures) else []
+        groups.append(GroupResult(name=group.name, rows=rows, assumptions=assumptions))
     return groups, "no images: cost only"
 
 
-def _measure(row: Row, name: str, cost: dict[str, Any], at: int) -> None:
+def _add_cost(row: ArmResult, name: str, cost: BenchRow, first: bool) -> None:
     if name == "parameters":
-        measured(row, name, cost["parameters"])
+        add_measured(row, name, cost.parameters)
     elif name == "macs":
-        measured(row, name, cost["flops"] / 2)
+        add_measured(row, name, cost.flops / 2)
     elif name in ENERGY:
-        found = cost["energy"][ENERGY[name]]
-        measured(row, name, found["millijoules"], gain=found["ratio"] if at else None)
+        energy = cost.energy[ENERGY[name]]
+        add_measured(row, name, energy.millijoules, gain=None if first else energy.ratio)
     elif name in TIMED:
-        put_speed(row, name, cost[TIMED[name]], at)
+        add_speed(row, name, cost.inference if TIMED[name] == "inference" else cost.training, first)
 
 
-def put_speed(row: Row, name: str, timed: dict[str, Any], at: int) -> None:
-    """Images a second, or the days of a million images, and their ratio to the first arm with quartiles."""
-    speed, ratio = timed["images_per_second"], timed["ratio"]
-    value, gains = speed, (ratio["median"], ratio["low"], ratio["high"])
+def add_speed(row: ArmResult, name: str, speed: Throughput | Speed | None, first: bool) -> None:
+    """Add images per second, or days per million images, and the ratio to the first arm with quartiles."""
+    if speed is None:
+        return
+    value, ratio = speed.images_per_second, speed.ratio
+    gain, low, high = ratio.median, ratio.low, ratio.high
     if name == "days":
-        value, gains = 1e6 / speed / DAY, (1 / ratio["median"], 1 / ratio["high"], 1 / ratio["low"])
-    gain, low, high = gains if at else (None, None, None)
-    measured(row, name, value, gain=gain, low=low, high=high, ends="quartiles")
+        value, gain, low, high = 1e6 / value / SECONDS_PER_DAY, 1 / ratio.median, 1 / ratio.high, 1 / ratio.low
+    if first:
+        add_measured(row, name, value, ends="quartiles")
+    else:
+        add_measured(row, name, value, gain=gain, low=low, high=high, ends="quartiles")

@@ -1,128 +1,136 @@
-"""Figures of what goes on inside a model: diagnoses of given weights, or of small models that are trained first."""
+"""Figures about the inside of a model: diagnoses of given weights, or of small models that are trained first."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unsmooth.diagnosis.diagnose import diagnose
 from unsmooth.errors import UnsmoothError
-from unsmooth.papers.catalogue import PLAIN, Experiment, Group
+from unsmooth.papers.catalogue import PLAIN, Experiment, PublishedGroup
 from unsmooth.papers.request import RunRequest
-from unsmooth.papers.rows import row_of
-from unsmooth.papers.trials import about_data, by_block, train_group
-from unsmooth.report.figures import save
-from unsmooth.report.render import diagnosis_figures
-from unsmooth.report.reproduction_table import Row
+from unsmooth.papers.rows import published_row
+from unsmooth.papers.trials import by_block, describe_data, train_group
+from unsmooth.results.reproduction import ArmResult, GroupResult
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.storage import load
 from unsmooth.utils.files import write
 
+OWN_MODEL = "your model"  # name of the group of a model that is not of the paper
 
-def run_looks(experiment: Experiment, request: RunRequest) -> tuple[list[Row], str]:
-    """The groups with their rows and pictures, and the data in words."""
+
+@dataclass(frozen=True)
+class GroupDiagnoses:
+    """Diagnoses of the models of a group, or of one model of the user (`group` is None)."""
+
+    group: PublishedGroup | None
+    specs: list[str]
+    diagnoses: list[dict[str, Any]]
+    data: str
+
+
+def run_diagnoses(experiment: Experiment, request: RunRequest) -> tuple[list[GroupResult], str]:
+    """Diagnose every group and draw its figure. Returns the groups and a description of the data."""
     if request.spec:
-        found = [_own(experiment, request)]
+        diagnosed = [_diagnose_own(experiment, request)]
     elif request.checkpoints or request.pretrained or not request.small:
-        found = [_given(experiment, group, request) for group in request.groups(experiment)]
+        diagnosed = [_diagnose_given(experiment, group, request) for group in request.groups(experiment)]
     else:
-        found = [_trained(experiment, group, request) for group in request.groups(experiment)]
-    return [_group(experiment, group, specs, looks, request) for group, specs, looks, _ in found], found[0][3]
+        diagnosed = [_diagnose_trained(experiment, group, request) for group in request.groups(experiment)]
+    return [_group_result(experiment, group, request) for group in diagnosed], diagnosed[0].data
 
 
-Look = tuple[Group | None, list[str], list[dict[str, Any]], str]
-
-
-def _own(experiment: Experiment, request: RunRequest) -> Look:
-    """A model of the user's under the paper's figure."""
+def _diagnose_own(experiment: Experiment, request: RunRequest) -> GroupDiagnoses:
     if len(request.checkpoints) > 1:
-        raise UnsmoothError(f"one --spec and {len(request.checkpoints)} checkpoints: give one")
-    path = request.checkpoints[0] if request.checkpoints else None
+        raise UnsmoothError(f"--spec takes one checkpoint (got {len(request.checkpoints)}).")
+    checkpoint = request.checkpoints[0] if request.checkpoints else None
     model: Any = create_model(request.spec, pretrained=True) if request.pretrained else request.spec
-    found = _diagnose(experiment, request, model, path, request.data)
-    return None, [request.spec], [found], _about(found)
+    diagnosis = _diagnose(experiment, request, model, checkpoint, request.data)
+    return GroupDiagnoses(None, [request.spec], [diagnosis], _describe_images(diagnosis))
 
 
-def _given(experiment: Experiment, group: Group, request: RunRequest) -> Look:
+def _diagnose_given(experiment: Experiment, group: PublishedGroup, request: RunRequest) -> GroupDiagnoses:
+    """Diagnose models with given weights."""
     specs = group.specs(request.small)
     if not request.checkpoints and not request.pretrained:
         raise UnsmoothError(
-            f"{experiment.id} looks into trained models ({', '.join(specs)}): give --checkpoint for each, or "
-            "--pretrained, or a --spec and --checkpoint of your own, or --small to train small ones"
+            f"{experiment.id} needs trained models ({', '.join(specs)}). Give --checkpoint for each, or --pretrained, "
+            "or --spec and --checkpoint of your own model, or --small to train small ones."
         )
     treated = [arm.add for arm in group.arms if arm.add]
     if request.pretrained and treated:
         raise UnsmoothError(
-            f"no library has weights with {', '.join(treated)}, which would start at what changes nothing: give "
-            "--checkpoint for each model instead of --pretrained"
+            f"there are no pretrained weights with {', '.join(treated)}. Give --checkpoint for each model instead of "
+            "--pretrained."
         )
     if request.checkpoints and len(request.checkpoints) != len(specs):
-        raise UnsmoothError(
-            f"{group.name} has {len(specs)} models and {len(request.checkpoints)} checkpoints were given"
-        )
-    paths: list[Path | None] = [*request.checkpoints] or [None] * len(specs)
-    looks = []
-    for spec, path in zip(specs, paths, strict=True):
-        model: Any = create_model(spec, pretrained=True) if path is None else spec
-        looks.append(_diagnose(experiment, request, model, path, request.data))
-    return group, specs, looks, _about(looks[0])
+        raise UnsmoothError(f"{group.name} needs {len(specs)} checkpoints (got {len(request.checkpoints)}).")
+    checkpoints: list[Path | None] = [*request.checkpoints] or [None] * len(specs)
+    diagnoses = []
+    for spec, checkpoint in zip(specs, checkpoints, strict=True):
+        model: Any = create_model(spec, pretrained=True) if checkpoint is None else spec
+        diagnoses.append(_diagnose(experiment, request, model, checkpoint, request.data))
+    return GroupDiagnoses(group, specs, diagnoses, _describe_images(diagnoses[0]))
 
 
-def _trained(experiment: Experiment, group: Group, request: RunRequest) -> Look:
-    trial = train_group(experiment, group, request, vitals="")
-    looks = []
-    for arm in trial["arms"]:
-        done = next((run["folder"] for run in arm["runs"] if run["top1"] is not None), None)
-        if done is None:
-            failed = next((run["failed"] for run in arm["runs"] if run["failed"]), "it was not trained")
-            raise UnsmoothError(f"{experiment.id}: there is no model of {arm['name']} to look into: {failed}")
-        model = load(request.folder(group) / done / "last")
-        looks.append(_diagnose(experiment, request, model, None, request.images(experiment)))
-    return group, group.specs(request.small), looks, about_data(trial)
+def _diagnose_trained(experiment: Experiment, group: PublishedGroup, request: RunRequest) -> GroupDiagnoses:
+    """Train small models and diagnose them."""
+    trial = train_group(experiment, group, request, vitals="none")
+    diagnoses = []
+    for arm in trial.arms:
+        folder = next((run.folder for run in arm.runs if run.top1 is not None), None)
+        if folder is None:
+            reason = next((run.failed for run in arm.failed_runs), "it was not trained")
+            raise UnsmoothError(f"{experiment.id}: there is no trained model of {arm.name} to diagnose: {reason}")
+        model = load(request.folder(group) / folder / "last")
+        diagnoses.append(_diagnose(experiment, request, model, None, request.images(experiment)))
+    return GroupDiagnoses(group, group.specs(request.small), diagnoses, describe_data(trial))
 
 
 def _diagnose(
-    experiment: Experiment, request: RunRequest, model: Any, path: Path | None, images: str | None
+    experiment: Experiment, request: RunRequest, model: Any, checkpoint: Path | None, images: str | None
 ) -> dict[str, Any]:
-    request.on_stage(f"{experiment.id}: a look at {model if isinstance(model, str) else type(model).__name__}")
+    request.on_stage(f"{experiment.id}: diagnosing {model if isinstance(model, str) else type(model).__name__}")
     names = [*(curve.vital for curve in experiment.curves), *experiment.vitals.split(",")]
     vitals = [name for name in dict.fromkeys(names) if name]
     return diagnose(
-        model, images, vitals or None, experiment.blocks or None, checkpoint=path,
+        model, images, vitals or None, experiment.blocks or None, checkpoint=checkpoint,
         data_dir=request.data_dir, limit=request.scale(experiment).images, reference=False,
-    ).data  # fmt: skip
+    ).to_dict()  # fmt: skip
 
 
-def _about(found: dict[str, Any]) -> str:
-    return f"{found['images']['count']} images of {Path(found['images']['source']).name}"
+def _describe_images(diagnosis: dict[str, Any]) -> str:
+    return f"{diagnosis['images']['count']} images of {Path(diagnosis['images']['source']).name}"
 
 
-def _group(
-    experiment: Experiment, group: Group | None, specs: list[str], looks: list[dict[str, Any]], request: RunRequest
-) -> Row:
-    name = group.name if group is not None else "your model"
-    rows = []
-    for at, (spec, look) in enumerate(zip(specs, looks, strict=True)):
-        row = row_of(group, at, spec) if group is not None else _own_row(spec, look["model"]["remedies"])
-        look["model"]["name"] = row["name"] if group is not None else row["spec"]
-        row["curves"] = {c.label: found for c in experiment.curves if (found := by_block(look, c)) is not None}
-        row["skipped"] = sorted({r for facts in look["vitals"].values() for r in facts["skipped"].values()})
+def _group_result(experiment: Experiment, diagnosed: GroupDiagnoses, request: RunRequest) -> GroupResult:
+    from unsmooth.report.figures import save
+    from unsmooth.report.render import diagnosis_figures
+
+    group, rows = diagnosed.group, []
+    for i, (spec, diagnosis) in enumerate(zip(diagnosed.specs, diagnosed.diagnoses, strict=True)):
+        row = published_row(group, i, spec) if group is not None else _own_row(spec, diagnosis["model"]["remedies"])
+        diagnosis["model"]["name"] = row.name if group is not None else row.spec
+        curves = {curve.label: by_block(diagnosis, curve) for curve in experiment.curves}
+        row.curves = {label: curve for label, curve in curves.items() if curve is not None}
+        row.skipped = sorted({reason for v in diagnosis["vitals"].values() for reason in v["skipped"].values()})
         rows.append(row)
-    picture = diagnosis_figures(looks).get(experiment.figure)
-    made: Row = {"name": name, "rows": rows}
-    if picture is not None:
+    result = GroupResult(name=group.name if group is not None else OWN_MODEL, rows=rows)
+    figure = diagnosis_figures(diagnosed.diagnoses).get(experiment.figure)
+    if figure is not None:
         folder = request.folder(group) if group is not None else request.out
         path = folder / f"{experiment.name}.png"
-        write(path, save(picture, "png"))
-        made["picture"] = str(path.relative_to(request.out))
-    return made
+        write(path, save(figure, "png"))
+        result.picture = str(path.relative_to(request.out))
+    return result
 
 
-def _own_row(spec: str, remedies: list[str]) -> Row:
-    """A model without remedies is what the papers call plain, so that claims about that are held against it.
+def _own_row(spec: str, remedies: list[str]) -> ArmResult:
+    """The row of the user's model. Without remedies it is named "plain", so that claims about plain hosts apply.
 
-    What is on it was found on the model: a checkpoint brings its remedies along.
+    `remedies` are those of the model: a checkpoint may add some to the spec.
     """
-    missing = [] if Path(spec).exists() else [one for one in remedies if f"+{one}" not in spec]
-    whole = "+".join([spec, *missing])
-    return {"name": whole if remedies else PLAIN, "spec": whole, "values": {}, "curves": {}}
+    missing = [] if Path(spec).exists() else [remedy for remedy in remedies if f"+{remedy}" not in spec]
+    full_spec = "+".join([spec, *missing])
+    return ArmResult(name=full_spec if remedies else PLAIN, spec=full_spec, values={}, curves={})

@@ -1,34 +1,41 @@
-"""What a user asks of an experiment: its scale, data, models and folder."""
+"""What to run of an experiment: scale, data, models and directory."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from unsmooth.errors import UnsmoothError, unknown
-from unsmooth.papers.catalogue import Experiment, Group, Scale
+from unsmooth.papers.catalogue import Experiment, PublishedGroup, Scale
+from unsmooth.recipes.recipe import Recipe, load_recipe
+from unsmooth.utils.options import FilePath, option, options
 
-DIGITS = "digits"  # the data of --small where none are named
+DIGITS = "digits"  # default data with small=True
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class RunRequest:
-    out: Path
-    small: bool = False
-    data: str | None = None
-    data_dir: Path | None = None
-    only: str = ""  # a group
-    spec: str = ""  # a model of the user's own, for a figure
-    checkpoints: Sequence[Path] = ()
-    pretrained: bool = False
-    seeds: int | None = None
-    jobs: int = 1
-    workers: int = 0
-    device: str = ""
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of one run of an experiment."""
+
+    label = "paper"
+
+    out: FilePath = option(Path("paper"), "directory of the run")
+    small: bool = option(False, "small hosts and data, minutes on a laptop")
+    data: str | None = option(None, "images (default with small: scanned digits)")
+    data_dir: FilePath | None = option(None, "directory of timm data set files")
+    only: str = option("", "name of the only group to run (default: all)")
+    spec: str = option("", "model spec to use in place of the models of a figure")
+    checkpoints: Sequence[Path] = option((), "weights of each model, or the weights that every arm starts from")
+    pretrained: bool = option(False, "start from the library's pretrained weights")
+    seeds: int | None = option(None, "runs per arm (default: that of the experiment)", low=1)
+    jobs: int = option(1, "runs trained at the same time", low=1)
+    workers: int = option(0, "worker processes that load images, per run", low=0)
+    device: str = option("", "device: cpu, cuda or cuda:N (default: cuda if available)")
+    overrides: Mapping[str, Any] = Field(default_factory=dict)  # recipe fields
     on_progress: Callable[..., None] | None = None
     on_stage: Callable[[str], None] = lambda text: None
     command: str = ""
@@ -36,36 +43,42 @@ class RunRequest:
     def scale(self, experiment: Experiment) -> Scale:
         return experiment.small if self.small else experiment.full
 
-    def groups(self, experiment: Experiment) -> list[Group]:
+    def seeds_of(self, experiment: Experiment) -> int:
+        return self.seeds or self.scale(experiment).seeds
+
+    def groups(self, experiment: Experiment) -> list[PublishedGroup]:
+        """The groups to run. At small scale, groups with the same models are run once."""
         if not self.only:
-            return first_of_each(experiment.groups) if self.small else list(experiment.groups)
-        found = [group for group in experiment.groups if group.name == self.only]
-        if not found:
+            return distinct_groups(experiment.groups) if self.small else list(experiment.groups)
+        groups = [group for group in experiment.groups if group.name == self.only]
+        if not groups:
             raise unknown(f"group of {experiment.id}", self.only, [repr(group.name) for group in experiment.groups])
-        return found
+        return groups
 
     def images(self, experiment: Experiment) -> str:
-        """The data: as named, digits for --small, and never a guess where ImageNet is meant."""
+        """The name of the data."""
         if self.data is not None:
             return self.data
         if self.small:
             return experiment.small.data or DIGITS
         raise UnsmoothError(
-            f"{experiment.id} is published on {experiment.full.data}: name it with --data, or try --small"
+            f"{experiment.id} is published on {experiment.full.data}. Give it as data (--data), or use --small."
         )
 
-    def fields(self, experiment: Experiment, group: Group) -> dict[str, Any]:
-        """Recipe fields: the experiment's, its host's, the user's."""
-        own = group.small_overrides if self.small else group.overrides
-        return {**self.scale(experiment).overrides, **own, **self.overrides}
+    def recipe(self, experiment: Experiment, group: PublishedGroup) -> Recipe:
+        """The recipe with fields of the experiment, of the group and of the request, in this order."""
+        scale = self.scale(experiment)
+        group_fields = group.small_overrides if self.small else group.overrides
+        return load_recipe(scale.recipe, {**scale.overrides, **group_fields, **self.overrides})
 
-    def folder(self, group: Group) -> Path:
+    def folder(self, group: PublishedGroup) -> Path:
+        """The trial directory of a group."""
         return self.out / re.sub(r"[^A-Za-z0-9.+-]+", "_", group.name).strip("_")
 
 
-def first_of_each(groups: Sequence[Group]) -> list[Group]:
-    """Groups without those that have the same small hosts and arms as one before: they would be the same runs."""
-    seen = dict[tuple[str, ...], Group]()
+def distinct_groups(groups: Sequence[PublishedGroup]) -> list[PublishedGroup]:
+    """Groups without those whose small models are the same as those of an earlier group."""
+    first = dict[tuple[str, ...], PublishedGroup]()
     for group in groups:
-        seen.setdefault(tuple(group.specs(small=True)), group)
-    return list(seen.values())
+        first.setdefault(tuple(group.specs(small=True)), group)
+    return list(first.values())

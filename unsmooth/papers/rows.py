@@ -1,23 +1,34 @@
-"""Rows of a reproduction: what was published and what was measured, of one arm."""
+"""Rows of a reproduction: published and measured values of one arm."""
 
 from __future__ import annotations
 
-from unsmooth.papers.catalogue import Group
-from unsmooth.report.measures import MEASURES
-from unsmooth.report.reproduction_table import Row
+from dataclasses import replace
+
+from unsmooth.papers.catalogue import PublishedGroup
+from unsmooth.report.metrics import METRICS
+from unsmooth.results.reproduction import ArmResult, MeasuredValue
 
 
-def row_of(group: Group, at: int, spec: str) -> Row:
-    """An arm's row, with what is published; the rest is measured later."""
-    arm, first = group.arms[at], group.arms[0].published
-    values = {name: _value(name, value, first.get(name), at) for name, value in arm.published.items()}
-    for name, words in arm.gains.items():
-        values.setdefault(name, _value(name, None, None, at))["published_words"] = words
-    return {"name": group.names()[at], "spec": spec, "values": values, "curves": {}}
+def published_row(group: PublishedGroup, index: int, spec: str) -> ArmResult:
+    """The row of an arm with its published values. Measured values are added later."""
+    arm, first = group.arms[index], group.arms[0].published
+    values = {
+        name: MeasuredValue(value, _published_gain(name, value, first.get(name)) if index else None)
+        for name, value in arm.published.items()
+    }
+    for name, text in arm.gains.items():
+        values.setdefault(name, MeasuredValue(None, None)).published_words = text
+    return ArmResult(name=group.names()[index], spec=spec, values=values, curves={})
 
 
-def measured(
-    row: Row,
+def _published_gain(name: str, value: float, first: float | None) -> float | None:
+    if not first:
+        return None
+    return value / first if METRICS[name].comparison == "ratio" else value - first
+
+
+def add_measured(
+    row: ArmResult,
     name: str,
     value: float | None,
     *,
@@ -28,30 +39,20 @@ def measured(
     high: float | None = None,
     ends: str = "interval",
 ) -> None:
-    """Put a measured value beside the published one. `gain` is to the first arm: a difference, or a ratio.
+    """Add a measured value to a row, in the unit of its metric.
 
-    `low` and `high` are the ends of its 95 % interval, or quartiles over repeated timing, which prove nothing.
+    `gain` is relative to the first arm: a difference or a ratio. `low` and `high` are the ends of its 95 % interval, or
+    quartiles over timing rounds (`ends="quartiles"`), which are no evidence of a difference.
     """
     if value is None:
         return
-    factor = MEASURES[name].factor
-    scale = factor if MEASURES[name].how == "difference" else 1.0
-    kept = row["values"].setdefault(name, _value(name, None, None, 0))
-    kept |= {
-        "measured": value * factor, "sd": _times(sd, factor), "seeds": seeds,
-        "gain": _times(gain, scale), "low": _times(low, scale), "high": _times(high, scale), "ends": ends,
-    }  # fmt: skip
+    metric = METRICS[name]
+    scale = metric.factor if metric.comparison == "difference" else 1.0
+    row.values[name] = replace(
+        row.values.get(name, MeasuredValue(None, None)), measured=value * metric.factor, sd=_scaled(sd, metric.factor),
+        seeds=seeds, gain=_scaled(gain, scale), low=_scaled(low, scale), high=_scaled(high, scale), ends=ends,
+    )  # fmt: skip
 
 
-def _value(name: str, published: float | None, first: float | None, at: int) -> Row:
-    gain = None
-    if at and published is not None and first:
-        gain = published / first if MEASURES[name].how == "ratio" else published - first
-    return {
-        "published": published, "published_gain": gain, "measured": None, "sd": None, "seeds": None,
-        "gain": None, "low": None, "high": None, "ends": "interval",
-    }  # fmt: skip
-
-
-def _times(value: float | None, factor: float) -> float | None:
+def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor

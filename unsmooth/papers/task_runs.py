@@ -1,6 +1,6 @@
-"""Tables of other tasks than classification: every arm is trained by `unsmooth train --task`, with every seed.
+"""Tables of tasks other than classification: every arm is trained by `train` with every seed.
 
-A task `mae` is pre-training: its encoders are then fine-tuned as classifiers, which is what the paper's row shows.
+For the task `mae`, the pre-trained encoders are then fine-tuned as classifiers, and the row has their accuracy.
 """
 
 from __future__ import annotations
@@ -12,117 +12,120 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from unsmooth.papers.catalogue import Arm, Experiment, Group
+from unsmooth.papers.catalogue import Experiment, PublishedArm, PublishedGroup
 from unsmooth.papers.request import RunRequest
-from unsmooth.papers.rows import measured, row_of
-from unsmooth.papers.small_data import MAKERS
+from unsmooth.papers.rows import add_measured, published_row
+from unsmooth.papers.small_data import WRITERS
 from unsmooth.papers.trials import check_start
 from unsmooth.recipes.recipe import Recipe, load_recipe
-from unsmooth.report.reproduction_table import Row
+from unsmooth.results.reproduction import ArmResult, GroupResult
 from unsmooth.spec import bare_name
 from unsmooth.tasks.model_factory import build
 from unsmooth.training.observer import ProgressObserver
 from unsmooth.training.run import train
-from unsmooth.trials.arms import Arm as TrialArm
+from unsmooth.trials.arms import PlannedArm
 
 CONFIDENCE = 0.95
 
 
-def run_tasks(experiment: Experiment, request: RunRequest) -> tuple[list[Row], str]:
+def run_tasks(experiment: Experiment, request: RunRequest) -> tuple[list[GroupResult], str]:
+    """Train every arm of every group. Returns the groups and a description of the data."""
     check_start(experiment, request)
     _check_finetuning(experiment, request)
-    data, about = _data(experiment, request)
+    data, description = _data(experiment, request)
     groups = []
     for group in request.groups(experiment):
         specs, rows = group.specs(request.small), []
         results = [
             _arm(experiment, group, arm, spec, data, request) for arm, spec in zip(group.arms, specs, strict=True)
         ]
-        for at, (spec, found) in enumerate(zip(specs, results, strict=True)):
-            row = row_of(group, at, spec)
+        for i, (spec, runs) in enumerate(zip(specs, results, strict=True)):
+            row = published_row(group, i, spec)
             for name in experiment.measures:
-                _put(row, name, [run[name] for run in found], [run[name] for run in results[0]] if at else None)
+                _add_metric(row, name, [run[name] for run in runs], [run[name] for run in results[0]] if i else None)
             rows.append(row)
-        groups.append({"name": group.name, "rows": rows})
-    return groups, about
+        groups.append(GroupResult(name=group.name, rows=rows))
+    return groups, description
 
 
 def _data(experiment: Experiment, request: RunRequest) -> tuple[str, str]:
-    """The user's data, or, for --small, some that are made in the format of the true ones."""
-    if request.data is None and request.small and experiment.task in MAKERS:
+    """The name of the data and its description. At small scale, data in the format of the original is generated."""
+    if request.data is None and request.small and experiment.task in WRITERS:
         folder = request.out / "data"
-        return str(folder), MAKERS[experiment.task](folder)
+        return str(folder), WRITERS[experiment.task](folder)
     data = request.images(experiment)
     return data, Path(data).name
 
 
 def _arm(
-    experiment: Experiment, group: Group, arm: Arm, spec: str, data: str, request: RunRequest
+    experiment: Experiment, group: PublishedGroup, arm: PublishedArm, spec: str, data: str, request: RunRequest
 ) -> list[dict[str, Any]]:
+    """The results of all runs of an arm."""
     scale = request.scale(experiment)
     results = []
-    for seed in range(request.seeds or scale.seeds):
-        folder = request.folder(group) / TrialArm(spec, "").slug / f"seed{seed}"
-        given = {"seed": seed, "recipe": scale.recipe, "overrides": request.fields(experiment, group)}
+    for seed in range(request.seeds_of(experiment)):
+        folder = request.folder(group) / PlannedArm(spec, "").slug / f"seed{seed}"
+        run = {
+            "seed": seed, "recipe": request.recipe(experiment, group), "task": experiment.task,
+            "options": scale.options, "pretrained": request.pretrained,
+            "checkpoint": request.checkpoints[0] if request.checkpoints else None,
+        }  # fmt: skip
         if experiment.finetune:
-            results.append(_tuned(experiment, arm, spec, data, folder, given, request))
+            name = f"pre-training {bare_name(spec)}, seed {seed}"
+            _train(spec, data, folder / "pretraining", request, name, **run)
+            results.append(_finetune(experiment, arm, data, folder, seed, request))
         else:
-            own = {"task": experiment.task, "options": scale.options, **_start(request)}
-            results.append(_train(spec, data, folder, request, f"{group.name}, seed {seed}", **given, **own))
+            results.append(_train(spec, data, folder, request, f"{group.name}, seed {seed}", **run))
     return results
 
 
-def _tuned(
-    experiment: Experiment, arm: Arm, spec: str, data: str, folder: Path, given: dict[str, Any], request: RunRequest
+def _finetune(
+    experiment: Experiment, arm: PublishedArm, data: str, folder: Path, seed: int, request: RunRequest
 ) -> dict[str, Any]:
-    """Pre-train, then fine-tune the encoder with the same remedies."""
-    scale, seed = request.scale(experiment), given["seed"]
-    _train(spec, data, folder / "pretraining", request, f"pre-training {bare_name(spec)}, seed {seed}",
-           task=experiment.task, options=scale.options, **_start(request), **given)  # fmt: skip
-    tuned = _tuned_spec(experiment, arm, request)
-    return _train(tuned, data, folder / "finetuning", request, f"fine-tuning {bare_name(tuned)}, seed {seed}", seed=seed,
-                  recipe=_tuning(experiment, request), checkpoint=folder / "pretraining" / "last" / "encoder")  # fmt: skip
+    """Fine-tune a pre-trained encoder with the same remedies."""
+    spec = _finetune_spec(experiment, arm, request)
+    return _train(
+        spec, data, folder / "finetuning", request, f"fine-tuning {bare_name(spec)}, seed {seed}", seed=seed,
+        recipe=_finetune_recipe(experiment, request), checkpoint=folder / "pretraining" / "last" / "encoder",
+    )  # fmt: skip
 
 
-def _tuned_spec(experiment: Experiment, arm: Arm, request: RunRequest) -> str:
+def _finetune_spec(experiment: Experiment, arm: PublishedArm, request: RunRequest) -> str:
     host = experiment.small_finetune if request.small else experiment.finetune
     return host + (f"+{arm.add}" if arm.add else "")
 
 
-def _tuning(experiment: Experiment, request: RunRequest) -> Recipe:
-    """The recipe of the fine-tuning; what the user gives holds for both trainings."""
+def _finetune_recipe(experiment: Experiment, request: RunRequest) -> Recipe:
+    """The recipe of the fine-tuning. Fields of the request apply to both pre-training and fine-tuning."""
     if request.small:
         return load_recipe(experiment.small.recipe, {**experiment.small.overrides, **request.overrides})
     return load_recipe(experiment.finetune_recipe, {**experiment.finetune_overrides, **request.overrides})
 
 
-def _start(request: RunRequest) -> dict[str, Any]:
-    return {"pretrained": request.pretrained, "checkpoint": request.checkpoints[0] if request.checkpoints else None}
-
-
 def _check_finetuning(experiment: Experiment, request: RunRequest) -> None:
-    """Find mistakes of the last step before the first one begins."""
+    """Find mistakes in the fine-tuning before pre-training starts."""
     if experiment.finetune:
         for arm in (arm for group in request.groups(experiment) for arm in group.arms):
-            build(_tuned_spec(experiment, arm, request), 10, _tuning(experiment, request), 0)
+            build(_finetune_spec(experiment, arm, request), 10, _finetune_recipe(experiment, request), 0)
 
 
-def _train(spec: str, data: str, folder: Path, request: RunRequest, title: str, **given: Any) -> dict[str, Any]:
+def _train(spec: str, data: str, folder: Path, request: RunRequest, title: str, **run: Any) -> dict[str, Any]:
     request.on_stage(title)
+    observer = None if request.on_progress is None else ProgressObserver(title, request.on_progress)
     return train(
         spec, data, out=folder, workers=request.workers, device=request.device, command=request.command,
-        data_dir=request.data_dir, observer=ProgressObserver(title, request.on_progress) if request.on_progress is not None else None, **given,
+        data_dir=request.data_dir, observer=observer, **run,
     )  # fmt: skip
 
 
-def _put(row: Row, name: str, ours: Sequence[float], base: Sequence[float] | None) -> None:
-    """The mean over seeds, and the difference to the first arm, paired by seed, with Student's interval."""
+def _add_metric(row: ArmResult, name: str, own: Sequence[float], base: Sequence[float] | None) -> None:
+    """Add the mean over seeds, and the difference to the first arm, paired by seed, with a Student's t interval."""
     gain = low = high = None
     if base is not None:
-        differences = np.array(ours) - np.array(base)
+        differences = np.array(own) - np.array(base)
         gain = float(differences.mean())
         if len(differences) > 1:
-            reach = stats.t.ppf((1 + CONFIDENCE) / 2, len(differences) - 1) * stats.sem(differences)
-            low, high = gain - float(reach), gain + float(reach)
-    sd = float(np.std(ours, ddof=1)) if len(ours) > 1 else None
-    measured(row, name, float(np.mean(ours)), sd=sd, seeds=len(ours), gain=gain, low=low, high=high)
+            half_width = stats.t.ppf((1 + CONFIDENCE) / 2, len(differences) - 1) * stats.sem(differences)
+            low, high = gain - float(half_width), gain + float(half_width)
+    sd = float(np.std(own, ddof=1)) if len(own) > 1 else None
+    add_measured(row, name, float(np.mean(own)), sd=sd, seeds=len(own), gain=gain, low=low, high=high)

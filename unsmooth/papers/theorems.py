@@ -1,4 +1,4 @@
-"""Theorems as experiments: what they predict beside what is drawn at random, one small function each."""
+"""Theorems as experiments: predictions next to values measured on random inputs, one function each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from unsmooth.errors import unknown
 from unsmooth.papers.catalogue import Experiment
 from unsmooth.papers.request import RunRequest
-from unsmooth.report.reproduction_table import Row
+from unsmooth.results.reproduction import ArmResult, GroupResult, MeasuredCurve
 from unsmooth.theory import adder_attention as adder
 from unsmooth.theory.always_skip_attention import condition_number, linear_attention, linear_attention_bound
 from unsmooth.theory.anti_oversmoothing import low_pass_ratios
@@ -18,7 +18,7 @@ from unsmooth.theory.anti_oversmoothing import low_pass_ratios
 TOKENS = 49
 
 
-def score_variance(small: bool) -> list[Row]:
+def score_variance(small: bool) -> list[ArmResult]:
     """Var(q·k) = d and Var(−‖q − k‖₁) = 2d(1 − 2/π) for standard normal q and k."""
     draws, dims = (20_000 if small else 500_000), (16, 32, 64, 128)
     rows = []
@@ -33,17 +33,17 @@ def score_variance(small: bool) -> list[Row]:
     return rows
 
 
-def identity_rank(small: bool) -> list[Row]:
-    """Equivalent rank of A and of A + I for maps of two kinds, and how far these are from symmetric PSD."""
+def identity_rank(small: bool) -> list[ArmResult]:
+    """Equivalent rank of A and of A + I for two kinds of maps, and their distance to symmetric PSD matrices."""
     maps, sharpness = (64 if small else 1024), (0.25, 0.5, 1.0, 2.0, 4.0)
     logits, tokens = _normal(maps, TOKENS, TOKENS), _normal(maps, TOKENS, 16)
     distance = torch.cdist(tokens, tokens, p=1)
-    kinds: dict[str, Callable[[float], Tensor]] = {
+    makers: dict[str, Callable[[float], Tensor]] = {
         "softmax of normal logits": lambda beta: (beta * logits).softmax(-1),
         "L1 distances of normal tokens, scaled to sum 1": lambda beta: _symmetric(-beta * distance / 4),
     }
     return [
-        _row(name, "sharpness", sharpness, _ranks([make(beta) for beta in sharpness])) for name, make in kinds.items()
+        _row(name, "sharpness", sharpness, _ranks([make(beta) for beta in sharpness])) for name, make in makers.items()
     ]
 
 
@@ -60,8 +60,8 @@ def _ranks(by_sharpness: list[Tensor]) -> dict[str, list[float]]:
     }
 
 
-def low_pass(small: bool) -> list[Row]:
-    """‖HC‖/‖DC‖ behind products of more and more softmax maps goes to 0."""
+def low_pass(small: bool) -> list[ArmResult]:
+    """‖HC‖/‖DC‖ after products of more and more softmax maps approaches 0."""
     depth, images = 12, 16 if small else 256
     x = _normal(images, TOKENS, 32) + 1
     rows = []
@@ -72,10 +72,10 @@ def low_pass(small: bool) -> list[Row]:
     return rows
 
 
-def condition_cubed(small: bool) -> list[Row]:
-    """κ(XW_QW_KᵀXᵀXW_V) against its bound, for tokens of less and less even singular values."""
+def condition_cubed(small: bool) -> list[ArmResult]:
+    """κ(XW_QW_KᵀXᵀXW_V) and its bound, for tokens with a wider and wider range of singular values."""
     trials, dim, powers = (32 if small else 512), 16, (0.25, 0.5, 1.0, 2.0)
-    found: dict[str, list[float]] = {
+    curves: dict[str, list[float]] = {
         "ln κ of the tokens": [], "ln κ of linear attention": [], "its bound": [], "largest excess over it": [],
     }  # fmt: skip
     query, key, value = (_normal(trials, dim, dim, seed=seed) for seed in (1, 2, 3))
@@ -91,21 +91,22 @@ def condition_cubed(small: bool) -> list[Row]:
             )
         ]
         excess = (kappas[1] - kappas[2]).max()
-        for label, drawn in zip(found, (*kappas, excess), strict=True):
-            found[label].append(float(drawn.mean()))
-    return [_row(f"{TOKENS} normal tokens of {dim} channels", "power of singular values", powers, found)]
+        for label, drawn in zip(curves, (*kappas, excess), strict=True):
+            curves[label].append(float(drawn.mean()))
+    return [_row(f"{TOKENS} normal tokens of {dim} channels", "power of singular values", powers, curves)]
 
 
-THEOREMS: dict[str, Callable[[bool], list[Row]]] = {
+THEOREMS: dict[str, Callable[[bool], list[ArmResult]]] = {
     "score_variance": score_variance, "identity_rank": identity_rank, "low_pass": low_pass,
     "condition_cubed": condition_cubed,
 }  # fmt: skip
 
 
-def run_theorem(experiment: Experiment, request: RunRequest) -> tuple[list[Row], str]:
+def run_theorem(experiment: Experiment, request: RunRequest) -> tuple[list[GroupResult], str]:
     if experiment.theorem not in THEOREMS:
         raise unknown("theorem", experiment.theorem, THEOREMS)
-    return [{"name": experiment.title, "rows": THEOREMS[experiment.theorem](request.small)}], "numbers drawn at random"
+    rows = THEOREMS[experiment.theorem](request.small)
+    return [GroupResult(name=experiment.title, rows=rows)], "random numbers"
 
 
 def _normal(*shape: int, seed: int = 0) -> Tensor:
@@ -113,7 +114,7 @@ def _normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def _symmetric(logits: Tensor) -> Tensor:
-    """exp(logits) scaled alike on both sides until rows sum to about one: symmetric, and PSD for L1 distances."""
+    """exp(logits), scaled on both sides until rows sum to about one: symmetric, and PSD for L1 distances."""
     kernel = logits.exp()
     for _ in range(20):
         root = kernel.sum(-1).sqrt()
@@ -121,8 +122,9 @@ def _symmetric(logits: Tensor) -> Tensor:
     return kernel
 
 
-def _row(name: str, by: str, at: Sequence[float], curves: dict[str, list[float]]) -> Row:
-    lines = {
-        label: {"by": by, "at": list(at), "mean": means, "sd": [None] * len(means)} for label, means in curves.items()
+def _row(name: str, by: str, at: Sequence[float], curves: dict[str, list[float]]) -> ArmResult:
+    measured = {
+        label: MeasuredCurve(by=by, at=list(at), mean=list(means), sd=[None] * len(means))
+        for label, means in curves.items()
     }
-    return {"name": name, "spec": "", "values": {}, "curves": lines}
+    return ArmResult(name=name, spec="", values={}, curves=measured)

@@ -1,4 +1,4 @@
-"""Tables of trained models: every group is a trial of `unsmooth compare`."""
+"""Tables of trained models: every group is a trial of `compare`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import numpy as np
 
 from unsmooth.data.splits import open_splits
 from unsmooth.errors import UnsmoothError
-from unsmooth.papers.catalogue import Curve, Experiment, Group
-from unsmooth.papers.costs import TIMED, put_speed
+from unsmooth.papers.catalogue import Curve, Experiment, PublishedGroup
+from unsmooth.papers.costs import TIMED, add_speed
 from unsmooth.papers.request import RunRequest
-from unsmooth.papers.rows import measured, row_of
+from unsmooth.papers.rows import add_measured, published_row
 from unsmooth.recipes.recipe import load_recipe
-from unsmooth.report.reproduction_table import Row
+from unsmooth.results.reproduction import ArmResult, GroupResult, MeasuredCurve
+from unsmooth.results.trial import Arm, Difference, Spread, Trial
 from unsmooth.tasks.model_factory import build
 from unsmooth.training.run import train
 from unsmooth.trials.compare import compare
@@ -22,141 +23,146 @@ from unsmooth.trials.compare import compare
 COSTS = {"parameters", "macs", *TIMED}
 
 
-def run_trials(experiment: Experiment, request: RunRequest) -> tuple[list[Row], str]:
-    """The groups with their rows, and the data in words."""
-    groups, about = [], ""
-    open_splits(request.images(experiment), root=request.data_dir)  # a mistake there is found before models are built
+def run_trials(experiment: Experiment, request: RunRequest) -> tuple[list[GroupResult], str]:
+    """Run the trial of every group. Returns the groups and a description of the data."""
+    groups, data = [], ""
+    open_splits(request.images(experiment), root=request.data_dir)  # raises before models are built
     check_start(experiment, request)
     check_groups(experiment, request)
     for group in request.groups(experiment):
         trial = train_group(experiment, group, request)
-        about = about_data(trial)
-        groups.append({"name": group.name, "rows": rows_of(experiment, group, trial, request.small)})
-    return groups, about
+        data = describe_data(trial)
+        groups.append(GroupResult(name=group.name, rows=_rows(experiment, group, trial, request.small)))
+    return groups, data
 
 
 def check_start(experiment: Experiment, request: RunRequest) -> None:
-    """Whoever fine-tunes at full scale has something to start from."""
+    """Check that fine-tuning at full scale has weights to start from."""
     if experiment.finetuned and not (request.small or request.pretrained or request.checkpoints):
-        raise UnsmoothError(f"{experiment.id} fine-tunes trained hosts: give --pretrained or --checkpoint, or --small")
+        raise UnsmoothError(
+            f"{experiment.id} fine-tunes trained hosts. Give --pretrained or --checkpoint, or use --small."
+        )
 
 
 def check_groups(experiment: Experiment, request: RunRequest) -> None:
-    """Build every model of every group, so that a mistake in the last one is found before the first one is trained."""
+    """Build every model, so that a mistake in the last one is found before the first one is trained."""
     for group in request.groups(experiment):
-        recipe = load_recipe(request.scale(experiment).recipe, request.fields(experiment, group))
+        recipe = request.recipe(experiment, group)
         for spec in group.specs(request.small):
             build(spec, 10, recipe, 0)
 
 
-def about_data(trial: dict[str, Any]) -> str:
-    name = Path(trial["data"]["name"]).name
-    epochs = trial["recipe"]["epochs"]
-    return f"{name}, {trial['data']['train']:,} training images, {epochs} epoch{'s' if epochs != 1 else ''}"
+def describe_data(trial: Trial) -> str:
+    epochs = trial.recipe["epochs"]
+    name = Path(trial.data.name).name
+    return f"{name}, {trial.data.train:,} training images, {epochs} epoch{'s' if epochs != 1 else ''}"
 
 
-def train_group(experiment: Experiment, group: Group, request: RunRequest, vitals: str | None = None) -> dict[str, Any]:
-    """The trial of a group; runs that its folder has already are not repeated."""
-    scale = request.scale(experiment)
+def train_group(experiment: Experiment, group: PublishedGroup, request: RunRequest, vitals: str | None = None) -> Trial:
+    """Run the trial of a group. Runs that are done are not repeated."""
     request.on_stage(f"{experiment.id}: {group.name}")
-    names = group.names()
     if vitals is None:
-        vitals = ",".join(dict.fromkeys(curve.vital for curve in experiment.curves if curve.vital))
+        vitals = ",".join(dict.fromkeys(curve.vital for curve in experiment.curves if curve.vital)) or "none"
     trial = compare(
-        group.specs(request.small), request.images(experiment), seeds=request.seeds or scale.seeds, recipe=scale.recipe,
-        overrides=request.fields(experiment, group), out=request.folder(group), jobs=request.jobs, data_dir=request.data_dir,
+        group.specs(request.small), request.images(experiment), recipe=request.recipe(experiment, group),
+        seeds=request.seeds_of(experiment), out=request.folder(group), jobs=request.jobs, data_dir=request.data_dir,
         workers=request.workers, device=request.device, robustness=experiment.robustness,
-        costs=bool(COSTS & set(experiment.measures)), vitals=vitals, on_progress=request.on_progress, on_stage=request.on_stage,
-        pretrained=request.pretrained, checkpoint=_start(experiment, group, request), command=request.command,
-    ).data  # fmt: skip
-    for arm, name in zip(trial["arms"], names, strict=True):
-        arm["name"] = name
+        costs=bool(COSTS & set(experiment.measures)), vitals=vitals, pretrained=request.pretrained,
+        checkpoint=_start(experiment, group, request), on_progress=request.on_progress, on_stage=request.on_stage,
+        command=request.command,
+    )  # fmt: skip
+    for arm, name in zip(trial.arms, group.names(), strict=True):
+        arm.name = name
     return trial
 
 
-def _start(experiment: Experiment, group: Group, request: RunRequest) -> Path | None:
-    """Weights that every arm starts from. For fine-tuning at small scale, the plain host is trained first."""
+def _start(experiment: Experiment, group: PublishedGroup, request: RunRequest) -> Path | None:
+    """Weights that every arm starts from. Fine-tuning at small scale trains the plain host first."""
     if request.checkpoints or not experiment.finetuned or request.pretrained:
         return request.checkpoints[0] if request.checkpoints else None
     folder = request.folder(group) / "start"
-    request.on_stage(f"training {group.small} to start from")
-    overrides = {**experiment.small.overrides, **request.overrides}
-    train(group.small, request.images(experiment), recipe=experiment.small.recipe, overrides=overrides, out=folder,
-          data_dir=request.data_dir, device=request.device)  # fmt: skip
+    request.on_stage(f"training the start of all arms, {group.small}")
+    recipe = load_recipe(experiment.small.recipe, {**experiment.small.overrides, **request.overrides})
+    train(group.small, request.images(experiment), recipe=recipe, out=folder, data_dir=request.data_dir,
+          device=request.device)  # fmt: skip
     return folder / "last"
 
 
-def rows_of(experiment: Experiment, group: Group, trial: dict[str, Any], small: bool) -> list[Row]:
+def _rows(experiment: Experiment, group: PublishedGroup, trial: Trial, small: bool) -> list[ArmResult]:
     rows = []
-    for at, (arm, spec) in enumerate(zip(trial["arms"], group.specs(small), strict=True)):
-        row = row_of(group, at, spec)
+    for i, (arm, spec) in enumerate(zip(trial.arms, group.specs(small), strict=True)):
+        row = published_row(group, i, spec)
         for name in experiment.measures:
-            _measure(row, name, arm, at, trial["arms"][0])
-        row["curves"] = {curve.label: found for curve in experiment.curves if (found := _curve(arm, curve)) is not None}
-        row["failed"] = next((run["failed"] for run in arm["runs"] if run["failed"]), None)
+            _add_metric(row, name, arm, trial.arms[0])
+        curves = {curve.label: _curve(arm, curve) for curve in experiment.curves}
+        row.curves = {label: curve for label, curve in curves.items() if curve is not None}
+        row.failed = next((run.failed for run in arm.failed_runs), None)
         rows.append(row)
     return rows
 
 
-def _curve(arm: dict[str, Any], curve: Curve) -> Row | None:
-    return _by_epoch(arm, curve.metric) if curve.metric else by_block(arm["diagnosis"], curve)
+def _curve(arm: Arm, curve: Curve) -> MeasuredCurve | None:
+    return _by_epoch(arm, curve.metric) if curve.metric else by_block(arm.diagnosis, curve)
 
 
-def _measure(row: Row, name: str, arm: dict[str, Any], at: int, first: dict[str, Any]) -> None:
-    if name in ("top1", "top5", "loss"):
-        found = arm[name]
-        seeds = sum(run is not None for run in found["runs"])
-        if name == "top1":
-            _put(row, name, found["mean"], found["sd"], seeds, arm["difference"])
-        else:  # of these no paired interval is computed
-            known = at and None not in (found["mean"], first[name]["mean"])
-            gain = found["mean"] - first[name]["mean"] if known else None
-            measured(row, name, found["mean"], sd=found["sd"], seeds=seeds, gain=gain)
+def _add_metric(row: ArmResult, name: str, arm: Arm, first: Arm) -> None:
+    if name == "top1":
+        _add_difference(row, name, arm.top1, arm.difference, _finished(arm.top1))
+    elif name in ("top5", "loss"):  # these have no paired interval
+        own, base = (x.top5 if name == "top5" else x.loss for x in (arm, first))
+        known = arm is not first and own.mean is not None and base.mean is not None
+        gain = own.mean - base.mean if known else None  # type: ignore[operator]
+        add_measured(row, name, own.mean, sd=own.sd, seeds=_finished(own), gain=gain)
     elif name in ("occlusion", "fgsm"):
-        test = next((key for key in arm["robustness"] if key.startswith(name)), None)
+        test = next((key for key in arm.robustness if key.startswith(name)), None)
         if test is not None:
-            found = arm["robustness"][test]
-            _put(row, name, found["top1"]["mean"], found["top1"]["sd"], None, found["difference"])
+            _add_difference(row, name, arm.robustness[test].top1, arm.robustness[test].difference, None)
     elif name == "parameters":
-        measured(row, name, arm["parameters"])
+        add_measured(row, name, arm.parameters)
     elif name == "macs":
-        measured(row, name, None if arm["flops"] is None else arm["flops"] / 2)
-    elif name in TIMED and arm[TIMED[name]] is not None:
-        put_speed(row, name, arm[TIMED[name]], at)
+        add_measured(row, name, None if arm.flops is None else arm.flops / 2)
+    elif name in TIMED:
+        add_speed(row, name, arm.inference if TIMED[name] == "inference" else arm.training, arm is first)
 
 
-def _put(row: Row, name: str, mean: float | None, sd: float | None, seeds: int | None, d: Row | None) -> None:
-    many = d is not None and len([s for s in d["by_seed"] if s is not None]) > 1
-    measured(
-        row, name, mean, sd=sd, seeds=seeds, gain=d["mean"] if d else None,
-        low=d["low"] if d and many else None, high=d["high"] if d and many else None,
+def _add_difference(
+    row: ArmResult, name: str, spread: Spread, difference: Difference | None, seeds: int | None
+) -> None:
+    """Add an accuracy with its difference to the first arm. The interval needs more than one seed."""
+    many = difference is not None and len([seed for seed in difference.by_seed if seed is not None]) > 1
+    add_measured(
+        row, name, spread.mean, sd=spread.sd, seeds=seeds, gain=difference.mean if difference else None,
+        low=difference.low if difference and many else None, high=difference.high if difference and many else None,
     )  # fmt: skip
 
 
-def by_block(diagnosis: dict[str, Any] | None, curve: Curve) -> Row | None:
-    """A vital's values by block, with their spread over images."""
-    facts = (diagnosis or {"vitals": {}})["vitals"].get(curve.vital)
-    if facts is None or not facts["parts"]:
+def _finished(spread: Spread) -> int:
+    return sum(run is not None for run in spread.runs)
+
+
+def by_block(diagnosis: dict[str, Any] | None, curve: Curve) -> MeasuredCurve | None:
+    """The values of a vital by block, with their spread over images."""
+    vital = (diagnosis or {"vitals": {}})["vitals"].get(curve.vital)
+    if vital is None or not vital["parts"]:
         return None
-    part = curve.part or (facts["main"] if facts["main"] in facts["parts"] else next(iter(facts["parts"])))
-    series = facts["parts"].get(part)
+    part = curve.part or (vital["main"] if vital["main"] in vital["parts"] else next(iter(vital["parts"])))
+    series = vital["parts"].get(part)
     if series is None:
         return None
-    means = [None if spread is None else spread["mean"] for spread in series]
-    if any(isinstance(mean, list) for mean in means):
+    mean, sd, low, high = (
+        [None if spread is None else spread.get(key) for spread in series] for key in ("mean", "sd", "low", "high")
+    )
+    if any(isinstance(value, list) for value in mean):
         return None
-    spread = {key: [None if s is None else s.get(key) for s in series] for key in ("sd", "low", "high")}
-    return {"by": "block", "mean": means, **spread}
+    return MeasuredCurve(by="block", mean=mean, sd=sd, low=low, high=high)
 
 
-def _by_epoch(arm: dict[str, Any], metric: str) -> Row | None:
-    """A metric by epoch: the mean over seeds and its standard deviation."""
-    known = [
-        {line["epoch"]: line[metric] for line in run["epochs"] if line.get(metric) is not None} for run in arm["runs"]
-    ]
-    epochs = sorted(set.intersection(*(set(run) for run in known))) if known else []
+def _by_epoch(arm: Arm, metric: str) -> MeasuredCurve | None:
+    """A metric by epoch: mean and standard deviation over seeds."""
+    by_run = [{line["epoch"]: line[metric] for line in run.epochs if line.get(metric) is not None} for run in arm.runs]
+    epochs = sorted(set.intersection(*(set(values) for values in by_run))) if by_run else []
     if not epochs:
         return None
-    values = np.array([[run[epoch] for epoch in epochs] for run in known], dtype=float)
+    values = np.array([[run[epoch] for epoch in epochs] for run in by_run], dtype=float)
     sd = values.std(0, ddof=1).tolist() if len(values) > 1 else [None] * len(epochs)
-    return {"by": "epoch", "at": epochs, "mean": values.mean(0).tolist(), "sd": sd}
+    return MeasuredCurve(by="epoch", at=epochs, mean=values.mean(0).tolist(), sd=sd)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import RenderableType
@@ -11,40 +11,46 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from unsmooth.report.terminal import plain_text
 from unsmooth.spec import parse
 from unsmooth.utils.text import in_words, rounded
+
+if TYPE_CHECKING:
+    from unsmooth.results.bench import Bench, Throughput
 
 UNITS = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9))
 
 
-def as_rich(data: dict[str, Any]) -> list[RenderableType]:
-    """A table of operations and energy, one of speed where it was measured, and the assumptions behind both."""
-    rows, precision = data["rows"], data["precision"]
-    names = labels([row["name"] for row in rows])
-    counts = [count for row in rows for count in (row["flops"], row["operations"]["add"])]
+def as_text(bench: Bench) -> str:
+    return plain_text(as_rich(bench), width=80)
+
+
+def as_rich(bench: Bench) -> list[RenderableType]:
+    """A table of operations and energy, tables of throughput if it was measured, and the assumptions."""
+    rows, precision = bench.rows, bench.precision
+    names = labels(bench.keys())
+    counts = [count for row in rows for count in (row.flops, row.operations.add)]
     unit, size = next(pair for pair in reversed(UNITS) if max(counts) >= pair[1] or pair[1] == 1.0)
-    table = _table("model", "parameters", f"{unit}FLOPs", f"{unit} adds", f"{unit} mults", precision, "less")
+    table = _table("model", "parameters", f"{unit}FLOPs", f"{unit} adds", f"{unit} mults", precision, "saving")
     for name, row in zip(names, rows, strict=True):
-        operations = row["operations"]
-        amounts = (row["flops"], operations["add"], operations["multiply"])
+        amounts = (row.flops, row.operations.add, row.operations.multiply)
+        energy = row.energy[precision]
         table.add_row(
-            escape(name), f"{row['parameters']:,}", *(f"{amount / size:,.3f}" for amount in amounts),
-            _energy(row, precision), f"{1 / row['energy'][precision]['ratio']:.2f} ×",
+            escape(name), f"{row.parameters:,}", *(f"{amount / size:,.3f}" for amount in amounts),
+            in_words(energy.millijoules), f"{1 / energy.ratio:.2f} ×",
         )  # fmt: skip
-    pieces: list[RenderableType] = [table]
-    for kind in ("inference", "training"):
-        if rows[0][kind] is not None:
-            pieces.append(_speeds(kind, names, rows))
-    return [*pieces, *(Text(line, style="dim") for line in _notes(data))]
+    speeds = {"inference": [row.inference for row in rows], "training": [row.training for row in rows]}
+    timed = [_speeds(mode, names, by_model) for mode, by_model in speeds.items() if by_model[0] is not None]
+    return [table, *timed, *(Text(line, style="dim") for line in _notes(bench))]
 
 
 def labels(names: Sequence[str]) -> list[str]:
-    """Specs on the first one's host as their remedies alone: +adder."""
+    """Short names: specs with the host of the first one as their remedies alone, such as "+adder"."""
 
     def host(name: str) -> str:
         try:
             return str(parse(name).host)
-        except ValueError:  # a model that was given as an object has a name, and no spec
+        except ValueError:  # a model that was passed as an object has a name but no spec
             return name
 
     first = host(names[0])
@@ -62,37 +68,34 @@ def _table(*headings: str) -> Table:
     return table
 
 
-def _speeds(kind: str, names: Sequence[str], rows: Sequence[dict[str, Any]]) -> Table:
-    table = _table(kind, "images/s", "quartiles", "ratio", "quartiles")
-    for name, row in zip(names, rows, strict=True):
-        speed, ratio = row[kind], row[kind]["ratio"]
-        low, high = speed["quartiles"]
+def _speeds(mode: str, names: Sequence[str], speeds: Sequence[Throughput | None]) -> Table:
+    table = _table(mode, "images/s", "quartiles", "ratio", "quartiles")
+    for name, speed in zip(names, speeds, strict=True):
+        assert speed is not None, "either all models are timed or none"
+        low, high = speed.quartiles
         table.add_row(
-            escape(name), _speed(speed["images_per_second"]), f"{_speed(low)}–{_speed(high)}", f"{ratio['median']:.3f}",
-            f"{ratio['low']:.3f}–{ratio['high']:.3f}",
+            escape(name), _speed(speed.images_per_second), f"{_speed(low)}–{_speed(high)}", f"{speed.ratio.median:.3f}",
+            f"{speed.ratio.low:.3f}–{speed.ratio.high:.3f}",
         )  # fmt: skip
     return table
 
 
-def _notes(data: dict[str, Any]) -> list[str]:
-    rows, precision, settings = data["rows"], data["precision"], data["settings"]
-    sizes = dict.fromkeys("{1} × {2}".format(*row["size"]) for row in rows)
+def _notes(bench: Bench) -> list[str]:
+    settings = bench.settings
+    sizes = dict.fromkeys("{1} × {2}".format(*row.size) for row in bench.rows)
     notes = [
-        f"For one image of {' and '.join(sizes)} pixels. FLOPs: two for a multiply-add of products and convolutions. "
-        f"{precision}: energy of the additions and multiplications, and how many times less than the first."
+        f"Per image of {' and '.join(sizes)} pixels. FLOPs: two per multiply-add of products and convolutions. "
+        f"{bench.precision}: energy of the additions and multiplications. saving: energy of the first model divided by "
+        "that of the row."
     ]
-    if rows[0]["inference"] is not None:
+    if bench.rows[0].inference is not None:
         notes.append(
-            f"Images per second: medians over {settings['rounds']} interleaved rounds, batch {settings['batch_size']}, "
-            f"amp {settings['amp']}, on {settings['device']} ({settings['machine']}, {settings['threads']} threads); "
-            "ratios to the first, of one round each."
+            f"Images per second: medians over {settings.rounds} interleaved rounds, batch size {settings.batch_size}, "
+            f"amp {settings.amp}, on {settings.device} ({settings.machine}, {settings.threads} threads). "
+            "ratio: to the first model, within a round."
         )
-    notes += [f"Energies of an operation: {data['source']}.", "Assumed:"]
-    return notes + [f"- {line}" for line in data["assumptions"]]
-
-
-def _energy(row: dict[str, Any], precision: str) -> str:
-    return in_words(row["energy"][precision]["millijoules"])
+    notes += [f"Energy per operation: {bench.source}.", "Assumptions:"]
+    return notes + [f"- {line}" for line in bench.assumptions]
 
 
 def _speed(images_per_second: float) -> str:

@@ -10,6 +10,8 @@ from unsmooth.errors import UnsmoothError, unknown
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from unsmooth.results.trial import Trial
+
 FORMATS = ("html", "png", "svg", "pdf")
 Diagnoses = Sequence[dict[str, Any]]
 
@@ -39,8 +41,8 @@ def diagnosis_figures(diagnoses: Diagnoses) -> dict[str, Figure]:
     return all_figures(list(diagnoses))
 
 
-def render_trial(trial: dict[str, Any], format: str) -> bytes:
-    """The report of a trial: a page ("html") or the figure of its differences for print."""
+def render_trial(trial: Trial, format: str) -> bytes:
+    """The report of a trial: a page ("html") or the figure of differences."""
     if format not in FORMATS:
         raise unknown("format of a report", format, FORMATS)
     _check_trial(trial)
@@ -54,18 +56,14 @@ def render_trial(trial: dict[str, Any], format: str) -> bytes:
     return save(differences(trial), format)
 
 
-def figures_of_trial(trial: dict[str, Any]) -> dict[str, Figure]:
-    """Figures for papers, by name; only those that the data has: differences, curves, depth, cost."""
+def figures_of_trial(trial: Trial) -> dict[str, Figure]:
+    """Figures of a trial by name, if there is data for them: differences, curves, depth, cost."""
     _check_trial(trial)
     from unsmooth.report.trial_figures import all_figures
 
     return all_figures(trial)
 
 
-def _check_trial(trial: dict[str, Any]) -> None:
-    if trial.get("kind") != "trial":
-        raise UnsmoothError(
-            f"this is no trial but {trial.get('kind', 'something')!r}: give the JSON that a trial wrote"
-        )
-    if not trial["arms"]:
-        raise UnsmoothError("a trial's report needs at least one arm")
+def _check_trial(trial: Trial) -> None:
+    if not trial.arms:
+        raise UnsmoothError("the report of a trial needs at least one arm.")

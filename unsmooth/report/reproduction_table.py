@@ -1,8 +1,9 @@
-"""A reproduction as tables: published beside measured, for the terminal and as Markdown."""
+"""A reproduction as tables: published next to measured values, for the terminal and as Markdown."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich import box
 from rich.console import RenderableType
@@ -10,153 +11,154 @@ from rich.markup import escape
 from rich.table import Table
 
 from unsmooth.data.images import spread
-from unsmooth.report.measures import MEASURES, written
+from unsmooth.report.metrics import METRICS, format_value
 
-SHOWN = 5  # places along a curve
+if TYPE_CHECKING:
+    from unsmooth.results.reproduction import GroupResult, MeasuredValue, Reproduction
 
-
-Table_ = tuple[str, list[str], list[list[str]]]  # title, headings, lines
-
-
-def tables_of(group: Row) -> list[Table_]:
-    """The tables of a group: one for each measure, and one of its curves."""
-    measures = dict.fromkeys(name for row in group["rows"] for name in row["values"])
-    found = [(MEASURES[name].title, HEADINGS, _lines(name, group)) for name in measures]
-    return [*found, *_curves(group)]
+POSITIONS = 5  # positions shown per curve
+HEADINGS = ["arm", "published", "measured", "published gain", "measured gain", "agreement"]
 
 
-HEADINGS = ["arm", "published", "measured", "gain there", "gain here", "reading"]
+class TableText(NamedTuple):
+    """The cells of a table as text."""
+
+    title: str
+    headings: list[str]
+    rows: list[list[str]]
 
 
-def _lines(name: str, group: Row) -> list[list[str]]:
-    lines = []
-    for row in group["rows"]:
-        value = row["values"].get(name)
-        if value is not None:
-            theirs = value.get("published_words") or _gain(name, value["published_gain"])
-            lines.append([
-                row["name"], written(name, value["published"]), row.get("failed") or _measured(name, value), theirs,
-                _gain_with_ends(name, value), agreement(name, value),
-            ])  # fmt: skip
-    return lines
+def tables_of(group: GroupResult) -> list[TableText]:
+    """The tables of a group: one per metric, and one per kind of curve."""
+    metrics = dict.fromkeys(name for row in group.rows for name in row.values)
+    return [
+        *(TableText(METRICS[name].title, HEADINGS, _metric_rows(name, group)) for name in metrics),
+        *_curve_tables(group),
+    ]
 
 
-def _curves(group: Row) -> list[Table_]:
-    """A line for each arm and curve, at some places along it."""
-    kinds = dict.fromkeys(curve["by"] for row in group["rows"] for curve in row["curves"].values())
-    found = []
-    for by in kinds:
-        chosen = [(row["name"], label, _at(curve)) for row in group["rows"] for label, curve in row["curves"].items()
-                  if curve["by"] == by]  # fmt: skip
-        places = sorted({place for _, _, values in chosen for place in values})
-        shown = [places[i] for i in spread(len(places), SHOWN)]
-        lines = [
-            [name, label, *(f"{values[p]:.3g}".replace("-", "−") if p in values else "–" for p in shown)]
-            for name, label, values in chosen
+def _metric_rows(name: str, group: GroupResult) -> list[list[str]]:
+    return [
+        [
+            row.name, format_value(name, value.published), row.failed or _measured(name, value),
+            value.published_words or _gain(name, value.published_gain), _gain_with_interval(name, value),
+            agreement(name, value),
         ]
-        found.append(("", ["arm", f"curve, by {by}", *(f"{place:g}" for place in shown)], lines))
-    return found
+        for row in group.rows
+        if (value := row.values.get(name)) is not None
+    ]  # fmt: skip
 
 
-def _at(curve: Row) -> dict[float, float]:
-    """The values of a curve by place; what was not measured is left out."""
-    places = curve.get("at") or range(len(curve["mean"]))
-    return {place: value for place, value in zip(places, curve["mean"], strict=True) if value is not None}
+def _curve_tables(group: GroupResult) -> list[TableText]:
+    """One row per arm and curve, at a few positions."""
+    curves = [(row.name, label, curve) for row in group.rows for label, curve in row.curves.items()]
+    tables = []
+    for by in dict.fromkeys(curve.by for _, _, curve in curves):
+        points = [(name, label, curve.points) for name, label, curve in curves if curve.by == by]
+        positions = sorted({x for _, _, values in points for x in values})
+        shown = [positions[i] for i in spread(len(positions), POSITIONS)]
+        rows = [
+            [name, label, *(f"{values[x]:.3g}".replace("-", "−") if x in values else "–" for x in shown)]
+            for name, label, values in points
+        ]
+        tables.append(TableText("", ["arm", f"curve, by {by}", *(f"{x:g}" for x in shown)], rows))
+    return tables
 
 
-def as_rich(found: dict[str, Any]) -> list[RenderableType]:
-    pieces: list[RenderableType] = [f"[bold]{escape(found['title'])}[/bold] ({escape(found['source'])})"]
-    for group in found["groups"]:
-        pieces.append(f"\n[bold]{escape(group['name'])}[/bold]")
-        for title, headings, lines in tables_of(group):
+def as_rich(reproduction: Reproduction) -> list[RenderableType]:
+    """Tables, notes and claims for the terminal."""
+    pieces: list[RenderableType] = [f"[bold]{escape(reproduction.title)}[/bold] ({escape(reproduction.source)})"]
+    for group in reproduction.groups:
+        pieces.append(f"\n[bold]{escape(group.name)}[/bold]")
+        for title, headings, rows in tables_of(group):
             table = Table(*headings, title=title or None, title_justify="left", title_style="", box=box.SIMPLE_HEAD,
                           pad_edge=False, collapse_padding=True)  # fmt: skip
-            for line in lines:
-                table.add_row(*(escape(cell) for cell in line))
+            for cells in rows:
+                table.add_row(*(escape(cell) for cell in cells))
             pieces.append(table)
         pieces += [f"[dim]{escape(note)}[/dim]" for note in notes_of(group)]
-    pieces += [escape(line) for line in claim_lines(found)]
-    pieces += [f"[dim]{escape(line)}[/dim]" for line in scale_lines(found)]
+    pieces += [escape(line) for line in claim_lines(reproduction)]
+    pieces += [f"[dim]{escape(line)}[/dim]" for line in scale_lines(reproduction)]
     return pieces
 
 
-def as_markdown(found: dict[str, Any]) -> str:
-    """The whole outcome as a page of text."""
-    lines = [f"# {found['title']} ({found['source']})", "", found["shows"], "", *body(found)]
-    if found["made"]["command"]:
-        lines += ["", f"Made by `{found['made']['command']}` in {found['made']['seconds']:,.0f} s."]
+def as_markdown(reproduction: Reproduction) -> str:
+    """The whole reproduction as a page in Markdown."""
+    lines = [f"# {reproduction.title} ({reproduction.source})", "", reproduction.shows, "", *body(reproduction)]
+    if reproduction.made.command:
+        lines += ["", f"Made by `{reproduction.made.command}` in {reproduction.made.seconds:,.0f} s."]
     return "\n".join(lines) + "\n"
 
 
-def body(found: dict[str, Any]) -> list[str]:
+def body(reproduction: Reproduction) -> list[str]:
     """Tables, claims and differences in Markdown."""
     lines = []
-    for group in found["groups"]:
-        lines += [f"**{group['name']}**", ""]
+    for group in reproduction.groups:
+        lines += [f"**{group.name}**", ""]
         for title, headings, rows in tables_of(group):
             lines += [title, ""] if title else []
-            lines += [_line(headings), _line(["---"] * len(headings)), *(_line(row) for row in rows), ""]
+            lines += [_markdown_row(headings), _markdown_row(["---"] * len(headings)), *map(_markdown_row, rows), ""]
         lines += [line for note in notes_of(group) for line in (note, "")]
-    return [*lines, *(f"- {line}" for line in (*claim_lines(found), *scale_lines(found)))]
+    return [*lines, *(f"- {line}" for line in (*claim_lines(reproduction), *scale_lines(reproduction)))]
 
 
-def notes_of(group: Row) -> list[str]:
-    notes = [f"MaskedSample in {group['picture']}."] if "picture" in group else []
-    if "like" in group:
-        notes.append(f"Not run apart: with --small its hosts are those of {group['like']}.")
-    skipped = sorted({reason for row in group["rows"] for reason in row.get("skipped", ())})
+def notes_of(group: GroupResult) -> list[str]:
+    notes = [f"Figure: {group.picture}."] if group.picture is not None else []
+    if group.like is not None:
+        notes.append(f"Not run: at small scale its models are those of {group.like}.")
+    skipped = sorted({reason for row in group.rows for reason in row.skipped or ()})
     return [*notes, *(f"Not measured on some blocks: {reason}." for reason in skipped)]
 
 
-def claim_lines(found: dict[str, Any]) -> list[str]:
+def claim_lines(reproduction: Reproduction) -> list[str]:
+    """One line per claim: for how many models it holds, and for which it does not."""
     lines = []
-    for claim in found["claims"]:
-        held = sum(one["holds"] for one in claim["found"])
-        not_in = [f"{one['group']}, {one['arm']}" for one in claim["found"] if not one["holds"]]
-        where = f"; not in {'; '.join(not_in)}" if not_in else ""
-        count = len(claim["found"])
-        lines.append(f"{claim['text']}: so in {held} of {count} model{'s' if count > 1 else ''} here{where}.")
+    for claim in reproduction.claims:
+        count, held = len(claim.checks), sum(check.holds for check in claim.checks)
+        exceptions = "; ".join(f"{check.group}, {check.arm}" for check in claim.checks if not check.holds)
+        models = f"{held} of {count} model{'s' if count > 1 else ''}"
+        lines.append(f"{claim.text}: holds for {models}{f'; not for {exceptions}' if exceptions else ''}.")
     return lines
 
 
-def scale_lines(found: dict[str, Any]) -> list[str]:
-    assumed = dict.fromkeys(line for group in found["groups"] for line in group.get("assumptions", ()))
-    return [*(f"Assumes: {line}" for line in assumed), *(f"Differs: {line}" for line in found["scale"]["differs"])]
+def scale_lines(reproduction: Reproduction) -> list[str]:
+    """Assumptions, and differences from the paper."""
+    assumptions = dict.fromkeys(line for group in reproduction.groups for line in group.assumptions or ())
+    differs = reproduction.scale.differs
+    return [*(f"Assumes: {line}" for line in assumptions), *(f"Differs: {line}" for line in differs)]
 
 
-def _line(cells: Any) -> str:
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _measured(name: str, value: Row) -> str:
-    text = written(name, value["measured"])
-    return text if value["sd"] is None else f"{text} ± {written(name, value['sd'])}"
+def _measured(name: str, value: MeasuredValue) -> str:
+    text = format_value(name, value.measured)
+    return text if value.sd is None else f"{text} ± {format_value(name, value.sd)}"
 
 
-def _gain(name: str, value: float | None) -> str:
-    if value is None:
+def _gain(name: str, gain: float | None) -> str:
+    if gain is None:
         return ""
-    return f"×{value:.2f}" if MEASURES[name].how == "ratio" else f"{value:+.{MEASURES[name].digits}f}".replace("-", "−")
+    if METRICS[name].comparison == "ratio":
+        return f"×{gain:.2f}"
+    return f"{gain:+.{METRICS[name].decimals}f}".replace("-", "−")
 
 
-def _gain_with_ends(name: str, value: Row) -> str:
-    if value["gain"] is None or value["low"] is None:
-        return _gain(name, value["gain"])
-    ends = "quartiles " if value["ends"] == "quartiles" else ""
-    return f"{_gain(name, value['gain'])} ({ends}{_gain(name, value['low'])} to {_gain(name, value['high'])})"
+def _gain_with_interval(name: str, value: MeasuredValue) -> str:
+    if value.gain is None or value.low is None:
+        return _gain(name, value.gain)
+    ends = "quartiles " if value.ends == "quartiles" else ""
+    return f"{_gain(name, value.gain)} ({ends}{_gain(name, value.low)} to {_gain(name, value.high)})"
 
 
-Row = dict[str, Any]
-
-
-def agreement(name: str, value: Row) -> str:
-    """Whether the measured gain says what the published one says."""
-    gain, low, high = value["published_gain"], value["low"], value["high"]
-    if gain is None or value["gain"] is None or value["ends"] == "quartiles":
+def agreement(name: str, value: MeasuredValue) -> str:
+    """Whether the measured gain has the sign of the published one."""
+    if value.published_gain is None or value.gain is None or value.ends == "quartiles":
         return ""
-    if low is None or high is None:
-        return "no interval: not eval_model"
-    none = 1.0 if MEASURES[name].how == "ratio" else 0.0
-    if low <= none <= high:
+    if value.low is None or value.high is None:
+        return "no interval"
+    neutral = 1.0 if METRICS[name].comparison == "ratio" else 0.0
+    if value.low <= neutral <= value.high:
         return "no difference shown"
-    return "agrees in sign" if (gain - none) * (value["gain"] - none) > 0 else "opposite sign"
+    return "same sign" if (value.published_gain - neutral) * (value.gain - neutral) > 0 else "opposite sign"

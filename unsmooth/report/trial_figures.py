@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -15,17 +15,20 @@ from matplotlib.ticker import MaxNLocator
 from unsmooth.report import panels, trial_values
 from unsmooth.report.figures import PAGE, new_figure, panelled
 from unsmooth.report.figures import depth as depth_of_diagnoses
-from unsmooth.report.trial_values import Trial, points, why_no_difference
+from unsmooth.report.trial_values import points, why_no_difference
 from unsmooth.report.words import labels
+
+if TYPE_CHECKING:
+    from unsmooth.results.trial import Trial
 
 
 def all_figures(trial: Trial) -> dict[str, Figure]:
-    """Every figure that the data has."""
+    """Every figure that there is data for, by name."""
     makers: dict[str, Callable[[Trial], Figure | None]] = {
         "differences": differences, "curves": curves, "depth": depth, "cost": cost,
     }  # fmt: skip
-    made = {name: maker(trial) for name, maker in makers.items()}
-    return {name: figure for name, figure in made.items() if figure is not None}
+    figures = {name: maker(trial) for name, maker in makers.items()}
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def _names(trial: Trial) -> list[str]:
@@ -34,21 +37,21 @@ def _names(trial: Trial) -> list[str]:
 
 @rc_context(panels.STYLE)
 def differences(trial: Trial) -> Figure:
-    """Paired differences to the first arm with their intervals; words stand beside each."""
-    names, rows = _names(trial), len(trial["arms"])
+    """Paired differences to the first arm with their intervals, as marks and as text."""
+    names, rows = _names(trial), len(trial.arms)
     figure, (ax,) = new_figure(1, 1, 0.34 * rows + 0.5)
     ax.axvline(0, color="0.45", linewidth=0.9, zorder=0)
-    said = []
-    for i, arm in enumerate(trial["arms"]):
-        found, colour = points(arm.get("difference")), panels.look(i)["color"]
-        said.append("the others are compared with it" if i == 0 else why_no_difference(trial, arm))
-        if found is not None:
-            said[-1] = found["text"]
-            ends = [[found["mean"] - found["low"]], [found["high"] - found["mean"]]]
-            face = colour if found["shown"] else "white"
-            ax.errorbar([found["mean"]], [i], xerr=ends, fmt="D", color=colour, markerfacecolor=face, markersize=4.5,
+    texts = []
+    for i, arm in enumerate(trial.arms):
+        difference, colour = points(arm.difference), panels.look(i)["color"]
+        texts.append("baseline" if i == 0 else why_no_difference(trial, arm))
+        if difference is not None:
+            texts[-1] = difference.text
+            ends = [[difference.mean - difference.low], [difference.high - difference.mean]]
+            face = colour if difference.shown else "white"
+            ax.errorbar([difference.mean], [i], xerr=ends, fmt="D", color=colour, markerfacecolor=face, markersize=4.5,
                         capsize=2.5, linewidth=1.3)  # fmt: skip
-            seeds = [v for v in found["by_seed"] if v is not None]
+            seeds = [v for v in difference.by_seed if v is not None]
             ax.plot(
                 seeds,
                 [i + 0.28] * len(seeds),
@@ -62,13 +65,12 @@ def differences(trial: Trial) -> Figure:
     ax.set_yticks(
         range(rows), [panels.literal(textwrap.fill(name.replace("+", " +"), 40).replace(" +", "+")) for name in names]
     )
-    ax.set_xlabel(
-        f"points of top-1 above {panels.literal(textwrap.shorten(names[0], 40))}, {trial['confidence']:.0%} interval"
-    )
+    base = panels.literal(textwrap.shorten(names[0], 40))
+    ax.set_xlabel(f"difference in top-1 to {base}, points, {trial.confidence:.0%} interval")
     ax.grid(axis="x", color="0.9", linewidth=0.5)
     ax.set_axisbelow(True)
     right = ax.secondary_yaxis("right")
-    right.set_yticks(range(rows), [panels.literal(textwrap.fill(text, 42)) for text in said])
+    right.set_yticks(range(rows), [panels.literal(textwrap.fill(text, 42)) for text in texts])
     right.tick_params(length=0)
     right.spines["right"].set_visible(False)
     return figure
@@ -76,7 +78,7 @@ def differences(trial: Trial) -> Figure:
 
 @rc_context(panels.STYLE)
 def curves(trial: Trial) -> Figure | None:
-    """Learning curves: means over seeds, and their range while there are few arms."""
+    """Learning curves: means over seeds, and ranges if there are few arms."""
     charts = trial_values.learning(trial)
     if not charts:
         return None
@@ -103,9 +105,9 @@ def curves(trial: Trial) -> Figure | None:
 
 def _stopped(ax: Any, epochs: list[int], values: list[float | None], style: dict[str, Any]) -> None:
     """A run that failed: a thin line that ends with a cross."""
-    there = [(e, v) for e, v in zip(epochs, values, strict=True) if v is not None]
-    ax.plot(*np.array(there).T, **style, linewidth=0.7, alpha=0.7)
-    ax.plot(*there[-1], "x", color=style["color"], markersize=4)
+    known = [(e, v) for e, v in zip(epochs, values, strict=True) if v is not None]
+    ax.plot(*np.array(known).T, **style, linewidth=0.7, alpha=0.7)
+    ax.plot(*known[-1], "x", color=style["color"], markersize=4)
 
 
 def depth(trial: Trial) -> Figure | None:
@@ -119,12 +121,12 @@ def depth(trial: Trial) -> Figure | None:
 def cost(trial: Trial) -> Figure | None:
     """Accuracy with its range over seeds, against inference throughput with its quartiles."""
     data = trial_values.cost(trial)
-    found = next((c for c in data["against"] if c["key"] == "inference"), None)
-    if found is None:
+    speeds = next((c for c in data["against"] if c["key"] == "inference"), None)
+    if speeds is None:
         return None
     figure, (ax,) = new_figure(1, 1, 2.6, PAGE * 0.62)
     handles = []
-    for i, (x, y) in enumerate(zip(found["by"], data["accuracy"], strict=True)):
+    for i, (x, y) in enumerate(zip(speeds["by"], data["accuracy"], strict=True)):
         if x is None or y is None:
             continue
         colour, mark = panels.look(i)["color"], panels.marker(i)
@@ -134,7 +136,7 @@ def cost(trial: Trial) -> Figure | None:
         )
         name = panels.literal(_names(trial)[i])
         handles.append(Line2D([], [], color=colour, marker=mark, linestyle="none", markersize=5, label=name))
-    ax.set_xlabel(f"inference throughput, multiple of {panels.literal(textwrap.shorten(_names(trial)[0], 40))}'s")
+    ax.set_xlabel(f"inference throughput, relative to {panels.literal(textwrap.shorten(_names(trial)[0], 40))}")
     ax.set_ylabel("top-1, %")
     ax.grid(color="0.9", linewidth=0.5)
     ax.set_axisbelow(True)

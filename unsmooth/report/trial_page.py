@@ -1,21 +1,23 @@
-"""The page of a trial: what its templates ask for."""
+"""The page of a trial: the values of its templates."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unsmooth.report import trial_rows, trial_values, words
 from unsmooth.report.charts import curves, models
 from unsmooth.report.page import STATES, assets, by_family, by_reason, environment
-from unsmooth.report.trial_values import Trial
 from unsmooth.report.values import merged
+
+if TYPE_CHECKING:
+    from unsmooth.results.trial import Arm, Trial
 
 FILES = ("report.css", "trial.css", "core.js", "curves.js", "training.js", "cost.js")
 NO_DIAGNOSIS = "No final model was diagnosed."
 
 
 def trial_page(trial: Trial) -> str:
-    """One HTML page of one trial."""
+    """The HTML page of a trial."""
     diagnoses = trial_values.as_diagnoses(trial)
     names = words.labels(diagnoses)
     data: dict[str, Any] = {
@@ -26,14 +28,13 @@ def trial_page(trial: Trial) -> str:
         "cost": trial_values.cost(trial),
     }
     few = len(names) <= trial_values.FEW
-    common = _host(trial["arms"])
     return environment().get_template("trial.html.j2").render(
         trial=trial,
         models=[
-            _arm(i, name, d, arm, trial_values.places(trial))
-            for i, (name, d, arm) in enumerate(zip(names, diagnoses, trial["arms"], strict=True))
+            _arm(i, name, d, arm, trial_values.decimals(trial))
+            for i, (name, d, arm) in enumerate(zip(names, diagnoses, trial.arms, strict=True))
         ],
-        common=common,
+        common=_common_host(trial.arms),
         several=len(names) > 1,
         forest=trial_rows.forest(trial),
         results=trial_rows.results(trial),
@@ -41,7 +42,7 @@ def trial_page(trial: Trial) -> str:
         robustness=trial_rows.robustness(trial),
         families=by_family(data["curves"]),
         definitions=merged(diagnoses),
-        images_skipped=by_reason(trial["data"].get("skipped") or {}),
+        images_skipped=by_reason(trial.data.skipped),
         shown_first={"spread": few, "start": few},
         empty={"strip": NO_DIAGNOSIS},
         data=data,
@@ -50,24 +51,22 @@ def trial_page(trial: Trial) -> str:
     )  # fmt: skip
 
 
-def _host(arms: list[dict[str, Any]]) -> str:
-    """The spec of the first arm, if the names of the others say what they add to it: then it need not be said again."""
-    host = str(arms[0]["spec"])
-    told = all(str(arm["spec"]) == f"{host}+{arm['name']}" for arm in arms[1:])
-    return host if len(arms) > 1 and told else ""
+def _common_host(arms: list[Arm]) -> str:
+    """The spec of the first arm if the others are that spec plus their name, else ""."""
+    host = arms[0].spec
+    return host if len(arms) > 1 and all(arm.spec == f"{host}+{arm.name}" for arm in arms[1:]) else ""
 
 
-def _arm(index: int, name: str, diagnosis: dict[str, Any], arm: dict[str, Any], digits: int) -> dict[str, Any]:
-    verdict = (arm.get("diagnosis") or {}).get("verdict")
+def _arm(index: int, name: str, diagnosis: dict[str, Any], arm: Arm, digits: int) -> dict[str, Any]:
+    verdict = (arm.diagnosis or {}).get("verdict")
     state = verdict["state"] if verdict else ""
     runs = [
-        {"seed": run["seed"], "folder": run["folder"], "failed": run.get("failed"),
-         "time": words.duration(run.get("seconds")),
-         "top1": trial_rows.percent({"mean": run.get("top1")}, digits)["text"]}
-        for run in arm["runs"]
+        {"seed": run.seed, "folder": run.folder, "failed": run.failed, "time": words.duration(run.seconds),
+         "top1": trial_rows.percent(run.top1, digits)}
+        for run in arm.runs
     ]  # fmt: skip
     return {
-        "index": index, "letter": words.letter(index), "name": name, "spec": arm["spec"],
+        "index": index, "letter": words.letter(index), "name": name, "spec": arm.spec,
         "runs": runs, "reference": diagnosis["reference"],
         "marks": any(finding.get("blocks") for finding in diagnosis["findings"]),
         "state": state if state in STATES else "unknown", "said": state, "text": verdict["text"] if verdict else "",

@@ -1,59 +1,62 @@
-"""A trial as a table for a terminal."""
+"""A trial as a table for the terminal."""
 
 from __future__ import annotations
 
-import io
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from unsmooth.report.terminal import plain_text
 
-def as_rich(trial: dict[str, Any]) -> list[RenderableType]:
-    """The table of arms, and the verdict."""
-    first = trial["arms"][0]["name"]
+if TYPE_CHECKING:
+    from unsmooth.results.trial import Arm, Speed, Trial
+
+
+def as_text(trial: Trial, width: int = 100) -> str:
+    return plain_text(as_rich(trial), width) + "\n"
+
+
+def as_rich(trial: Trial) -> list[RenderableType]:
+    """The table of arms, a note and the verdict."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("arm", overflow="fold")
     table.add_column("top-1 %", justify="right", no_wrap=True)
-    table.add_column(f"points to {escape(first)}", no_wrap=True)
+    table.add_column("difference, points", no_wrap=True)
     for heading in ("params", "MFLOPs", "infer", "train"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for arm in trial["arms"]:
+    for arm in trial.arms:
         table.add_row(*_row(arm))
-    facts, budget = trial["data"], trial["recipe"]
-    seeds = len(trial["seeds"])
-    about = (
-        f"{escape(str(facts['name']))}: {facts['train']:,} training and {facts['val']:,} validation images, "
-        f"{budget['epochs']} epochs, {seeds} seed{'s' if seeds > 1 else ''}. top-1 of the last epoch, mean ± standard "
-        f"deviation over seeds; differences are paired by seed and image, {100 * trial['confidence']:g} % intervals; "
-        "infer and train: images per second, as a ratio to the first arm."
+    data, seeds = trial.data, len(trial.seeds)
+    note = (
+        f"{escape(data.name)}: {data.train:,} training and {data.val:,} validation images, {trial.recipe['epochs']} "
+        f"epochs, {seeds} seed{'s' if seeds > 1 else ''}. top-1: after the last epoch, mean ± standard deviation over "
+        f"seeds. difference: to {escape(trial.arms[0].name)}, paired by seed and image, with a "
+        f"{100 * trial.confidence:g} % interval. infer, train: throughput as a ratio to the first arm."
     )
-    return [table, f"[dim]{about}[/dim]\n", f"[bold]{escape(trial['verdict']['text'])}[/bold]"]
+    return [table, f"[dim]{note}[/dim]\n", f"[bold]{escape(trial.verdict.text)}[/bold]"]
 
 
-def as_text(trial: dict[str, Any], width: int = 110) -> str:
-    file = io.StringIO()
-    console = Console(file=file, width=width, no_color=True, highlight=False)
-    for piece in as_rich(trial):
-        console.print(piece)
-    return file.getvalue()
-
-
-def _row(arm: dict[str, Any]) -> list[str]:
-    top1, d = arm["top1"], arm["difference"]
-    accuracy = "failed" if top1["mean"] is None else f"{100 * top1['mean']:.1f}"
-    if top1["sd"] is not None:
-        accuracy += f" ± {100 * top1['sd']:.1f}"
+def _row(arm: Arm) -> list[str]:
+    accuracy = "failed" if arm.top1.mean is None else f"{100 * arm.top1.mean:.1f}"
+    if arm.top1.sd is not None:
+        accuracy += f" ± {100 * arm.top1.sd:.1f}"
+    difference = "" if arm.difference is None else arm.difference.text
     return [
-        escape(arm["name"]),
+        escape(arm.name),
         accuracy,
-        "" if d is None else escape(d["text"].replace(" points", "").replace(" (", "\n(")),
-        "" if arm["parameters"] is None else _size(arm["parameters"]),
-        "" if arm["flops"] is None else f"{arm['flops'] / 1e6:,.1f}",
-        *("" if arm[kind] is None else f"{arm[kind]['ratio']['median']:.2f}" for kind in ("inference", "training")),
+        escape(difference.replace(" points", "").replace(" (", "\n(")),
+        "" if arm.parameters is None else _size(arm.parameters),
+        "" if arm.flops is None else f"{arm.flops / 1e6:,.1f}",
+        _ratio(arm.inference),
+        _ratio(arm.training),
     ]
+
+
+def _ratio(speed: Speed | None) -> str:
+    return "" if speed is None else f"{speed.ratio.median:.2f}"
 
 
 def _size(count: int) -> str:

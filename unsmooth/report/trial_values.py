@@ -1,73 +1,70 @@
-"""Numbers out of a trial, as its page and its figures both want them."""
+"""Values of a trial for its page and figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unsmooth.report.values import merged
 from unsmooth.report.words import number
 
-Trial = dict[str, Any]
-Arm = dict[str, Any]
-Spread = dict[str, float | None]
+if TYPE_CHECKING:
+    from unsmooth.results.trial import Arm, Difference, Speed, Trial
+
+Range = dict[str, float | None]  # mean, low, high
 FEW = 4  # arms whose bands can be told apart in one chart
 CURVES = (
     ("val_top1", "Validation top-1", "%", 100),
     ("val_loss", "Validation loss", "", 1),
     ("train_loss", "Training loss", "", 1),
 )
-COSTS = (
-    ("inference", "inference throughput"),
-    ("training", "training throughput"),
-    ("flops", "operations for one image"),
-    ("parameters", "parameters"),
-)
 
 
 def as_diagnoses(trial: Trial) -> list[dict[str, Any]]:
-    """The diagnosis of each arm under the arm's name; an arm that has none has one without vitals."""
-    nothing: dict[str, Any] = {"model": {"blocks": []}, "vitals": {}, "findings": [], "reference": None}
-    found = [arm.get("diagnosis") or nothing for arm in trial["arms"]]
-    return [d | {"model": d["model"] | {"name": a["name"]}} for d, a in zip(found, trial["arms"], strict=True)]
+    """The diagnosis of each arm under the arm's name; one without vitals for an arm that was not diagnosed."""
+    empty: dict[str, Any] = {"model": {"blocks": []}, "vitals": {}, "findings": [], "reference": None}
+    diagnoses = [arm.diagnosis or empty for arm in trial.arms]
+    return [d | {"model": d["model"] | {"name": arm.name}} for d, arm in zip(diagnoses, trial.arms, strict=True)]
 
 
-def finished(arm: Arm) -> list[dict[str, Any]]:
-    """The runs that an arm's numbers stand on."""
-    return [run for run in arm["runs"] if not run.get("failed")]
+def decimals(trial: Trial) -> int:
+    """Decimals of a percentage: two if there are at least ten thousand validation images."""
+    return 2 if trial.data.val >= 10_000 else 1
 
 
-def places(trial: Trial) -> int:
-    """Decimals of a percentage: the second means something from ten thousand images on."""
-    return 2 if trial["data"]["val"] >= 10_000 else 1
+@dataclass(frozen=True)
+class PointDifference:
+    """A difference in percentage points."""
+
+    mean: float
+    low: float
+    high: float
+    by_seed: list[float | None]
+    shown: bool
+    text: str
 
 
-def mean_of(arm: Arm) -> float | None:
-    """Top-1 of an arm in per cent."""
-    mean = number((arm.get("top1") or {}).get("mean"), 12)
-    return None if mean is None else 100 * mean
-
-
-def points(difference: Any) -> dict[str, Any] | None:
-    """A difference of shares in points: its mean, its interval and the difference of each seed."""
-    if not difference or any(number(difference.get(k)) is None for k in ("mean", "low", "high")):
+def points(difference: Difference | None) -> PointDifference | None:
+    """A difference of fractions in percentage points."""
+    if difference is None:
         return None
-    by_seed = [None if (x := number(v, 12)) is None else 100 * x for v in difference.get("by_seed") or []]
-    interval = {k: 100 * difference[k] for k in ("mean", "low", "high")}
-    return interval | {"by_seed": by_seed, "shown": bool(difference["shown"]), "text": str(difference["text"])}
+    by_seed = [None if value is None else 100 * value for value in difference.by_seed]
+    return PointDifference(
+        100 * difference.mean, 100 * difference.low, 100 * difference.high, by_seed, difference.shown, difference.text
+    )
 
 
 def why_no_difference(trial: Trial, arm: Arm) -> str:
-    """What stands where a difference is missing."""
-    first = trial["arms"][0]
-    for who, one in (("", arm), (f"{first['name']} ", first)):
-        if not finished(one):
-            reasons = dict.fromkeys(str(run["failed"]) for run in one["runs"])
-            return (
-                f"{who}failed in {_every(len(one['runs']))}: {'; '.join(reasons)}" if reasons else f"{who}was not run"
-            )
-    return f"no seed in which both it and {first['name']} came to an end"
+    """The reason why an arm has no difference."""
+    first = trial.arms[0]
+    for name, candidate in (("", arm), (f"{first.name} ", first)):
+        if not candidate.finished_runs:
+            reasons = dict.fromkeys(str(run.failed) for run in candidate.runs)
+            if not reasons:
+                return f"{name}was not run"
+            return f"{name}failed with {_every(len(candidate.runs))}: {'; '.join(reasons)}"
+    return f"no seed finished by both {arm.name} and {first.name}"
 
 
 def _every(seeds: int) -> str:
@@ -75,108 +72,105 @@ def _every(seeds: int) -> str:
 
 
 def learning(trial: Trial) -> list[dict[str, Any]]:
-    """Curves of training by epoch: of each arm the mean and the range over its seeds, and each run for itself."""
-    out = []
+    """Learning curves by epoch: per arm, the mean and range over seeds, and each run."""
+    charts = []
     for key, title, unit, scale in CURVES:
-        by = [_learned(arm, key, scale) for arm in trial["arms"]]
-        if any(by):
-            out.append({"key": key, "title": title, "unit": unit, "by": by})
-    return out
+        by_arm = [_learning_curve(arm, key, scale) for arm in trial.arms]
+        if any(by_arm):
+            charts.append({"key": key, "title": title, "unit": unit, "by": by_arm})
+    return charts
 
 
-def _learned(arm: Arm, key: str, scale: int) -> dict[str, Any] | None:
-    runs = []
-    for run in arm["runs"]:
-        values = {int(e["epoch"]): v * scale for e in run.get("epochs") or [] if (v := number(e.get(key))) is not None}
+def _learning_curve(arm: Arm, key: str, scale: int) -> dict[str, Any] | None:
+    runs: list[dict[str, Any]] = []
+    for run in arm.runs:
+        values = {int(line["epoch"]): v * scale for line in run.epochs if (v := number(line.get(key))) is not None}
         if values:
-            runs.append({"seed": run["seed"], "failed": bool(run.get("failed")), "values": values})
+            runs.append({"seed": run.seed, "failed": bool(run.failed), "values": values})
     if not runs:
         return None
     epochs = sorted({epoch for run in runs for epoch in run["values"]})
-    spreads = [spread([r["values"].get(e) for r in runs if not r["failed"]]) for e in epochs]
-    columns = {k: [number(s[k]) for s in spreads] for k in ("mean", "low", "high")}
-    by_seed = [run | {"values": [number(run["values"].get(e)) for e in epochs]} for run in runs]
+    ranges = [value_range([r["values"].get(epoch) for r in runs if not r["failed"]]) for epoch in epochs]
+    columns = {key: [number(r[key]) for r in ranges] for key in ("mean", "low", "high")}
+    by_seed = [run | {"values": [number(run["values"].get(epoch)) for epoch in epochs]} for run in runs]
     return {"epochs": epochs, **columns, "runs": by_seed}
 
 
-def spread(values: list[float | None]) -> Spread:
-    """Mean and range of the values that are there."""
-    there = [v for v in values if v is not None]
-    return (
-        {"mean": fmean(there), "low": min(there), "high": max(there)}
-        if there
-        else dict.fromkeys(("mean", "low", "high"))
-    )
+def value_range(values: list[float | None]) -> Range:
+    """Mean, minimum and maximum of the values that are not None."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return dict.fromkeys(("mean", "low", "high"))
+    return {"mean": fmean(known), "low": min(known), "high": max(known)}
 
 
 def during(trial: Trial) -> list[dict[str, Any]]:
-    """Vitals that were followed: of each arm a table of epochs × blocks, mean and range over its seeds."""
-    known = merged(as_diagnoses(trial))
-    looks = [
-        e["vitals"] for arm in trial["arms"] for run in arm["runs"] for e in run.get("epochs") or [] if e.get("vitals")
-    ]
-    out = []
-    for key in dict.fromkeys(key for look in looks for key in look):
-        by = [_followed(arm, key) for arm in trial["arms"]]
-        seen = [v for model in by if model for column in model["mean"] for v in column if v is not None]
-        if seen:
-            title = known[key]["title"] if key in known else key.replace("_", " ")
-            out.append({"key": key, "title": title, "low": min(seen), "high": max(seen), "by": by})
-    return out
+    """Vitals during training: per arm, a table of epochs × blocks with the mean and range over seeds."""
+    described = merged(as_diagnoses(trial))
+    measured = [line["vitals"] for arm in trial.arms for run in arm.runs for line in run.epochs if line.get("vitals")]
+    charts = []
+    for key in dict.fromkeys(key for vitals in measured for key in vitals):
+        by_arm = [_vital_during_training(arm, key) for arm in trial.arms]
+        values = [v for table in by_arm if table for column in table["mean"] for v in column if v is not None]
+        if values:
+            title = described[key]["title"] if key in described else key.replace("_", " ")
+            charts.append({"key": key, "title": title, "low": min(values), "high": max(values), "by": by_arm})
+    return charts
 
 
-def _followed(arm: Arm, key: str) -> dict[str, Any] | None:
-    looks: dict[int, list[list[Any]]] = {}
-    for run in finished(arm) or arm["runs"]:
-        for epoch in run.get("epochs") or []:
-            values = (epoch.get("vitals") or {}).get(key)
+def _vital_during_training(arm: Arm, key: str) -> dict[str, Any] | None:
+    by_epoch: dict[int, list[list[Any]]] = {}
+    for run in arm.finished_runs or arm.runs:
+        for line in run.epochs:
+            values = (line.get("vitals") or {}).get(key)
             if values:
-                looks.setdefault(int(epoch["epoch"]), []).append(values)
-    if not looks:
+                by_epoch.setdefault(int(line["epoch"]), []).append(values)
+    if not by_epoch:
         return None
-    epochs = sorted(looks)
-    blocks = max(len(values) for runs in looks.values() for values in runs)
+    epochs = sorted(by_epoch)
+    blocks = max(len(values) for runs in by_epoch.values() for values in runs)
 
-    def at(epoch: int, block: int) -> Spread:
-        return spread([number(values[block]) for values in looks[epoch] if block < len(values)])
+    def over_seeds(epoch: int, block: int) -> Range:
+        return value_range([number(values[block]) for values in by_epoch[epoch] if block < len(values)])
 
-    tables = [[at(epoch, block) for block in range(blocks)] for epoch in epochs]
-    columns = {k: [[number(s[k]) for s in row] for row in tables] for k in ("mean", "low", "high")}
+    tables = [[over_seeds(epoch, block) for block in range(blocks)] for epoch in epochs]
+    columns = {key: [[number(r[key]) for r in row] for row in tables] for key in ("mean", "low", "high")}
     return {"epochs": epochs, "blocks": blocks, **columns}
 
 
 def cost(trial: Trial) -> dict[str, Any]:
-    """Accuracy of each arm with its range over seeds, against whatever of its costs was measured."""
-    runs = [
-        [v for run in (a.get("top1") or {}).get("runs") or [] if (v := number(run)) is not None] for a in trial["arms"]
+    """Accuracy of each arm with its range over seeds, and every cost that was measured."""
+    accuracy = [_accuracy(arm) for arm in trial.arms]
+    costs = (
+        ("inference", "inference throughput", True, [_ratio(arm.inference) for arm in trial.arms]),
+        ("training", "training throughput", True, [_ratio(arm.training) for arm in trial.arms]),
+        ("flops", "FLOPs per image", False, [_exact(arm.flops) for arm in trial.arms]),
+        ("parameters", "parameters", False, [_exact(arm.parameters) for arm in trial.arms]),
+    )
+    against = [
+        {"key": key, "title": title, "ratio": is_ratio, "by": by_arm}
+        for key, title, is_ratio, by_arm in costs
+        if any(x and y for x, y in zip(by_arm, accuracy, strict=True))
     ]
-    accuracy = [
-        None if (mean := mean_of(arm)) is None or not own
-        else {"mean": number(mean), "low": number(100 * min(own)), "high": number(100 * max(own))}
-        for arm, own in zip(trial["arms"], runs, strict=True)
-    ]  # fmt: skip
-    readers: dict[str, Callable[[Arm], Spread | None]] = {
-        "inference": lambda arm: _ratio(arm.get("inference")), "training": lambda arm: _ratio(arm.get("training")),
-        "flops": lambda arm: _exactly(arm.get("flops")), "parameters": lambda arm: _exactly(arm.get("parameters")),
-    }  # fmt: skip
-    against = []
-    for key, title in COSTS:
-        by = [readers[key](arm) for arm in trial["arms"]]
-        if any(x and y for x, y in zip(by, accuracy, strict=True)):
-            against.append({"key": key, "title": title, "ratio": key in ("inference", "training"), "by": by})
     return {"accuracy": accuracy, "against": against}
 
 
-def _ratio(measured: Any) -> Spread | None:
-    """Throughput as a multiple of the first arm's, with its quartiles."""
-    ratio = (measured or {}).get("ratio") or {}
-    median = number(ratio.get("median"))
-    if median is None:
+def _accuracy(arm: Arm) -> Range | None:
+    """Top-1 in per cent, with its range over seeds."""
+    runs = [value for value in arm.top1.runs if value is not None]
+    if arm.top1.mean is None or not runs:
         return None
-    low, high = number(ratio.get("low")), number(ratio.get("high"))
-    return {"mean": median, "low": median if low is None else low, "high": median if high is None else high}
+    return {"mean": number(100 * arm.top1.mean), "low": number(100 * min(runs)), "high": number(100 * max(runs))}
 
 
-def _exactly(value: Any) -> Spread | None:
+def _ratio(speed: Speed | None) -> Range | None:
+    """Throughput relative to the first arm, with quartiles."""
+    if speed is None:
+        return None
+    ratio = speed.ratio
+    return {"mean": number(ratio.median), "low": number(ratio.low), "high": number(ratio.high)}
+
+
+def _exact(value: int | None) -> Range | None:
     x = number(value, 6)
     return None if x is None else {"mean": x, "low": x, "high": x}

@@ -21,6 +21,13 @@ class Result:
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
 
+    def to_dict(self) -> dict[str, Any]:
+        return self.data
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        return cls(values)
+
     def to_json(self, path: str | Path | None = None) -> str:
         """The result as JSON text, written to a file if one is named."""
         text = json.dumps(self.data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

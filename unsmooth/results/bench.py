@@ -1,39 +1,121 @@
-"""What a bench holds: one value that goes to JSON and back without loss, and prints as tables of 80 columns."""
+"""The result of `bench`: the cost of several models, measured together."""
 
 from __future__ import annotations
 
-import io
-from typing import Any
-
-from rich.console import Console
-
 from unsmooth.errors import unknown
-from unsmooth.report.bench_table import _energy, as_rich
-from unsmooth.results.base import Result
+from unsmooth.results.provenance import ClassName, Provenance
+from unsmooth.results.record import Result, record
 
 
+@record
+class Count:
+    """Additions and multiplications."""
+
+    add: int = 0
+    multiply: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(add=self.add + other.add, multiply=self.multiply + other.multiply)
+
+
+@record
+class Operations:
+    """Operations per image: sums, their parts, divisions, and the number of results of operators not counted."""
+
+    add: int
+    multiply: int
+    divide: int
+    parts: dict[str, Count]
+    left_out: dict[str, int]
+
+    @classmethod
+    def from_parts(cls, parts: dict[str, Count], divide: int, left_out: dict[str, int]) -> Operations:
+        total = sum(parts.values(), Count())
+        return cls(total.add, total.multiply, divide, parts, left_out)
+
+
+@record
+class Energy:
+    """Millijoules per image, and the ratio to the first model."""
+
+    millijoules: float
+    ratio: float
+
+
+@record
+class Quartiles:
+    low: float
+    median: float
+    high: float
+
+
+@record
+class Throughput:
+    """Median images per second with quartiles over rounds, and the ratio to the first model within each round."""
+
+    images_per_second: float
+    quartiles: tuple[float, float]
+    ratio: Quartiles
+    rounds: int
+
+
+@record
+class BenchRow:
+    """The cost of one model."""
+
+    name: str
+    class_name: ClassName
+    size: tuple[int, int, int]
+    remedies: list[str]
+    parameters: int
+    flops: int
+    operations: Operations
+    energy: dict[str, Energy]  # by precision
+    inference: Throughput | None
+    training: Throughput | None
+
+
+@record
+class TimingConditions:
+    batch_size: int
+    rounds: int
+    amp: str
+    threads: int
+    device: str
+    machine: str
+
+
+@record
 class Bench(Result):
-    """Costs of some models. `bench["SPEC"]` is a row; `data` the JSON value itself."""
+    """The cost of each model. `bench["SPEC"]` is its `BenchRow`, `str(bench)` are tables of 80 columns."""
 
     kind = "bench"
     command = "unsmooth bench"
 
-    def keys(self) -> list[str]:
-        return [row["name"] for row in self.data["rows"]]
+    rows: list[BenchRow]
+    precision: str
+    source: str
+    assumptions: list[str]
+    settings: TimingConditions
+    made: Provenance
 
-    def __getitem__(self, name: str) -> dict[str, Any]:
-        for row in self.data["rows"]:
-            if row["name"] == name:
-                return dict(row)
+    def keys(self) -> list[str]:
+        """Names of the models."""
+        return [row.name for row in self.rows]
+
+    def __getitem__(self, name: str) -> BenchRow:
+        for row in self.rows:
+            if row.name == name:
+                return row
         raise unknown("model of this bench", name, self.keys())
 
     def __str__(self) -> str:
-        file = io.StringIO()
-        console = Console(file=file, width=80, no_color=True, force_terminal=False)
-        for piece in as_rich(self.data):
-            console.print(piece, highlight=False)
-        return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+        from unsmooth.report.bench_table import as_text
+
+        return as_text(self)
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{row['name']} {_energy(row, self.data['precision'])}" for row in self.data["rows"])
-        return f"Bench({shown})"
+        from unsmooth.utils.text import in_words
+
+        energies = ", ".join(f"{row.name} {in_words(row.energy[self.precision].millijoules)}" for row in self.rows)
+        return f"Bench({energies})"

@@ -1,49 +1,111 @@
-"""What an evaluation holds: one value that goes to JSON and back without loss, and prints as a table."""
+"""The result of `evaluate`: scores of one model on several tests."""
 
 from __future__ import annotations
 
-import io
-from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from unsmooth.errors import unknown
-from unsmooth.report.evaluation_table import _percent, as_rich
-from unsmooth.results.base import Result
+from unsmooth.results.provenance import ClassName, Provenance
+from unsmooth.results.record import Result, record
 
 if TYPE_CHECKING:
     from unsmooth.tasks.classification.scores import Scores
 
 
-class Evaluation(Result):
-    """Scores of one model on some tests. `evaluation["validation"]` is a row; `data` the JSON value itself.
+@record
+class EvaluatedModel:
+    name: str
+    class_name: ClassName
+    classes: int
+    remedies: list[str]
+    checkpoint: str | None
+    dtype: str
+    amp: str
+    device: str
 
-    `scores` has them by image, by test, for as long as the value lives: they do not go to JSON.
+
+@record
+class EvaluatedImages:
+    """The images of each test, and how they were prepared."""
+
+    sources: dict[str, str]
+    size: tuple[int, int, int]
+    mean: list[float]
+    std: list[float]
+    limit: int | None
+
+
+@record
+class TestScore:
+    """Scores on one test: fractions of images with their Wilson intervals, and the mean loss."""
+
+    __test__ = False  # not a test case of pytest
+
+    test: str
+    images: int
+    top1: float
+    top1_interval: tuple[float, float] | None
+    top5: float | None
+    top5_interval: tuple[float, float] | None
+    loss: float | None
+    classes: int
+    skipped: int
+    not_finite: int
+
+
+@record
+class InferenceSpeed:
+    """Median and quartiles of images per second over rounds."""
+
+    images_per_second: float
+    quartiles: tuple[float, float]
+    rounds: int
+    batch_size: int
+
+
+@record
+class ModelCost:
+    parameters: int
+    flops: int
+    throughput: InferenceSpeed | None
+
+
+@record
+class Evaluation(Result):
+    """Scores of one model on one or more tests, with its cost.
+
+    `evaluation["validation"]` is the `TestScore` of a test, `str(evaluation)` a table. `scores` holds the scores per
+    image by test; it is not written to JSON.
     """
 
     kind = "evaluation"
     command = "unsmooth evaluate"
 
-    def __init__(self, data: dict[str, Any], scores: dict[str, Scores] | None = None) -> None:
-        super().__init__(data)
-        self.scores = scores or {}
+    model: EvaluatedModel
+    images: EvaluatedImages
+    rows: list[TestScore]
+    skipped: dict[str, dict[str, str]]  # test → image → reason
+    cost: ModelCost
+    made: Provenance
+
+    def __post_init__(self) -> None:
+        self.scores: dict[str, Scores] = {}
 
     def keys(self) -> list[str]:
-        return [row["test"] for row in self.data["rows"]]
+        """Names of the tests."""
+        return [row.test for row in self.rows]
 
-    def __getitem__(self, test: str) -> dict[str, Any]:
-        for row in self.data["rows"]:
-            if row["test"] == test:
-                return dict(row)
+    def __getitem__(self, test: str) -> TestScore:
+        for row in self.rows:
+            if row.test == test:
+                return row
         raise unknown("test of this evaluation", test, self.keys())
 
     def __str__(self) -> str:
-        file = io.StringIO()
-        console = Console(file=file, width=100, no_color=True, force_terminal=False)
-        for piece in as_rich(self.data):
-            console.print(piece, highlight=False)
-        return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+        from unsmooth.report.evaluation_table import as_text
+
+        return as_text(self)
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{row['test']} {_percent(row['top1'])}" for row in self.data["rows"])
-        return f"Evaluation({self.data['model']['name']!r}: {shown})"
+        scores = ", ".join(f"{row.test} {100 * row.top1:.2f}" for row in self.rows)
+        return f"Evaluation({self.model.name!r}: {scores})"

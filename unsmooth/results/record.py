@@ -27,7 +27,10 @@ from unsmooth.utils.files import write
 
 FORMAT = 1
 T = TypeVar("T")
-_CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
+# Aliases are for keys of the JSON that are words of Python, such as "class".
+_CONFIG = ConfigDict(
+    extra="forbid", allow_inf_nan=False, validate_by_alias=True, validate_by_name=True, serialize_by_alias=True
+)
 
 
 @dataclass_transform(field_specifiers=(Field,))

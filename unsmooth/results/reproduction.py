@@ -1,26 +1,135 @@
-"""What came out of an experiment: published beside measured, and what differs in scale; to JSON, to a table."""
+"""The result of `unsmooth paper`: published values next to measured ones, claims, and what differs from the paper."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Any
 
-from unsmooth.report.reproduction_table import as_markdown
-from unsmooth.results.base import Result
+from pydantic import Field
+
+from unsmooth.results.provenance import Provenance
+from unsmooth.results.record import Result, record
+from unsmooth.utils.files import write
 
 RESULT, TABLE = "paper.json", "paper.md"
 
 
+def _optional() -> Any:
+    """A key that is left out of the JSON if there is no value."""
+    return Field(default=None, exclude_if=lambda value: value is None)
+
+
+@record
+class MeasuredValue:
+    """One measure of one arm, published and measured, in the unit of the papers.
+
+    `gain` is relative to the first arm: a difference, or a ratio for measures of speed and energy. `low` and `high` are
+    the ends of its 95 % interval, or quartiles over timing rounds (`ends`).
+    """
+
+    published: float | None
+    published_gain: float | None
+    measured: float | None = None
+    sd: float | None = None
+    seeds: int | None = None
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    ends: str = "interval"
+    published_words: str | None = _optional()
+
+
+@record
+class MeasuredCurve:
+    """A vital by block or a metric by epoch: means with their spread over images or seeds."""
+
+    by: str
+    mean: list[float | None]
+    sd: list[float | None]
+    at: list[int | float] | None = _optional()  # positions; without, 0, 1, 2, …
+    low: list[float | None] | None = _optional()
+    high: list[float | None] | None = _optional()
+
+    @property
+    def points(self) -> dict[float, float]:
+        """Measured means by position."""
+        positions = self.at or range(len(self.mean))
+        return {x: mean for x, mean in zip(positions, self.mean, strict=True) if mean is not None}
+
+
+@record
+class ArmResult:
+    """One arm of a table or figure. `skipped` lists why vitals were not measured on some blocks."""
+
+    name: str
+    spec: str
+    values: dict[str, MeasuredValue]
+    curves: dict[str, MeasuredCurve]
+    failed: str | None = _optional()
+    skipped: list[str] | None = _optional()
+
+
+@record
+class GroupResult:
+    """Arms that are compared with the first of them. `like` names the group whose runs are the same at small scale."""
+
+    name: str
+    rows: list[ArmResult]
+    picture: str | None = _optional()
+    like: str | None = _optional()
+    assumptions: list[str] | None = _optional()
+
+
+@record
+class ClaimCheck:
+    """Whether a claim holds for one arm."""
+
+    group: str
+    arm: str
+    holds: bool
+
+
+@record
+class ClaimResult:
+    text: str
+    checks: Annotated[list[ClaimCheck], Field(validation_alias="found", serialization_alias="found")]
+
+
+@record
+class ReproductionScale:
+    """The data, and every difference from the paper."""
+
+    small: bool
+    data: str
+    differs: list[str]
+
+
+@record
 class Reproduction(Result):
+    """One experiment of a paper, run here. `str(reproduction)` is a page in Markdown."""
+
     kind = "paper"
     command = "unsmooth paper"
 
+    id: str
+    title: str
+    source: str
+    evidence: str
+    shows: str
+    fingerprint: str
+    scale: ReproductionScale
+    groups: list[GroupResult]
+    claims: list[ClaimResult]
+    made: Provenance
+    picture: str | None = _optional()
+
     def __str__(self) -> str:
-        return as_markdown(self.data)
+        from unsmooth.report.reproduction_table import as_markdown
+
+        return as_markdown(self)
 
     def write(self, folder: Path) -> list[Path]:
-        """paper.json and paper.md in a folder."""
-        from unsmooth.utils.files import write
-
+        """Write paper.json and paper.md to a folder."""
         self.to_json(folder / RESULT)
-        write(folder / TABLE, as_markdown(self.data).encode())
+        write(folder / TABLE, str(self).encode())
         return [folder / RESULT, folder / TABLE]

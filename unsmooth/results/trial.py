@@ -1,39 +1,168 @@
-"""What a trial holds: one value that goes to JSON and back, prints as a table and saves as a page."""
+"""The result of `compare`: arms trained on one budget, with accuracies, differences, costs and diagnoses."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from unsmooth.results.base import Result
+from unsmooth.errors import unknown
+from unsmooth.results.bench import Quartiles
+from unsmooth.results.provenance import Provenance
+from unsmooth.results.record import Result, record
 from unsmooth.utils.files import write
 
 
+@record
+class Spread:
+    """Mean and standard deviation over the runs of an arm; None for runs that failed."""
+
+    mean: float | None
+    sd: float | None
+    runs: list[float | None]
+
+
+@record
+class Difference:
+    """Difference in accuracy to the first arm, with its bootstrap interval; all values are fractions.
+
+    `shown` is true if the interval excludes zero.
+    """
+
+    mean: float
+    low: float
+    high: float
+    by_seed: list[float | None]
+    shown: bool
+    text: str
+
+
+@record
+class Speed:
+    """Images per second, and the ratio to the first arm."""
+
+    images_per_second: float
+    ratio: Quartiles
+
+
+@record
+class RobustnessScore:
+    """Accuracy of an arm on changed images."""
+
+    top1: Spread
+    difference: Difference | None
+
+
+@record
+class Run:
+    """One arm trained with one seed. `epochs` are the lines of its metrics.jsonl."""
+
+    seed: int
+    folder: str
+    top1: float | None
+    top5: float | None
+    loss: float | None
+    seconds: float | None
+    failed: str | None
+    epochs: list[dict[str, Any]]
+
+
+@record
+class Arm:
+    """One model spec of a trial, with all its runs. None: not measured."""
+
+    name: str
+    spec: str
+    folder: str
+    parameters: int | None
+    flops: int | None
+    training: Speed | None
+    inference: Speed | None
+    top1: Spread
+    top5: Spread
+    loss: Spread
+    difference: Difference | None
+    robustness: dict[str, RobustnessScore]
+    runs: list[Run]
+    diagnosis: dict[str, Any] | None  # the JSON of a Diagnosis
+
+    @property
+    def finished_runs(self) -> list[Run]:
+        return [run for run in self.runs if not run.failed]
+
+    @property
+    def failed_runs(self) -> list[Run]:
+        return [run for run in self.runs if run.failed]
+
+
+@record
+class TrialData:
+    """The data of a trial: numbers of images, and the images that were skipped with the reason."""
+
+    name: str
+    train: int
+    val: int
+    classes: int
+    image: tuple[int, int, int] | None
+    skipped: dict[str, str]
+
+
+@record
+class TrialVerdict:
+    """One sentence for the whole trial, and one line per arm."""
+
+    text: str
+    lines: list[str]
+
+
+@record
+class TrialProvenance(Provenance):
+    python: str
+    machine: str
+    threads: int
+    jobs: int
+    device: str
+
+
+@record
 class Trial(Result):
-    """Arms with their accuracies, differences, costs, curves and vitals; `data` is the JSON value itself."""
+    """Several models trained on one budget, compared with the first one.
+
+    `trial["attn_scale"]` is an `Arm`, `str(trial)` a table, and `save` writes a page (.html) or a figure.
+    """
 
     kind = "trial"
     command = "unsmooth compare"
 
-    @property
-    def verdict(self) -> str:
-        return str(self.data["verdict"]["text"])
+    data: TrialData
+    recipe_name: str
+    recipe: dict[str, Any]
+    seeds: list[int]
+    confidence: float
+    arms: list[Arm]
+    made: TrialProvenance
+    verdict: TrialVerdict
 
-    def __getitem__(self, name: str) -> dict[str, Any]:
-        """An arm by its name."""
-        for arm in self.data["arms"]:
-            if arm["name"] == name:
-                return dict(arm)
-        raise KeyError(name)
+    def keys(self) -> list[str]:
+        """Names of the arms."""
+        return [arm.name for arm in self.arms]
+
+    def __getitem__(self, name: str) -> Arm:
+        for arm in self.arms:
+            if arm.name == name:
+                return arm
+        raise unknown("arm of this trial", name, self.keys())
 
     def __str__(self) -> str:
         from unsmooth.report.trial_table import as_text
 
-        return as_text(self.data)
+        return as_text(self)
+
+    def __repr__(self) -> str:
+        return f"Trial({self.verdict.text!r})"
 
     def save(self, path: str | Path) -> None:
-        """Write a page (.html) or a figure (.png, .svg, .pdf)."""
+        """Write a report page (.html) or the figure of differences (.png, .svg, .pdf)."""
         from unsmooth.report.render import render_trial
 
         path = Path(path)
-        write(path, render_trial(self.data, path.suffix.lstrip(".").lower()))
+        write(path, render_trial(self, path.suffix.lstrip(".").lower()))

@@ -1,1 +1,1 @@
-"""A trial: several models trained on one budget, and compared with intervals."""
+"""Trials: several models trained on one budget and compared with intervals."""

@@ -1,4 +1,4 @@
-"""Compare: the same budget, data order, augmentation and starting weights for every arm, and honest differences."""
+"""`compare`: train several models with the same budget, data order, augmentation and initial weights, and compare."""
 
 from __future__ import annotations
 
@@ -6,155 +6,192 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import fields as fields_of
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import timm
-import torch
-
-from unsmooth._version import __version__
 from unsmooth.data.images import first_usable
 from unsmooth.data.splits import open_splits, some_of
 from unsmooth.diagnosis import registry
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.recipes.recipe import Recipe, load_recipe, write_recipe
-from unsmooth.results.base import FORMAT
-from unsmooth.results.trial import Trial
+from unsmooth.results.provenance import versions
+from unsmooth.results.trial import Trial, TrialData, TrialProvenance
 from unsmooth.tasks.classification.task import Classification
 from unsmooth.tasks.model_factory import build, check_patches
 from unsmooth.training.distributed import join_processes
 from unsmooth.training.observer import OnProgress
 from unsmooth.training.run_record import check_budget, settings_of
-from unsmooth.trials.arms import arms_of
+from unsmooth.trials.arms import plan_arms
+from unsmooth.trials.directory import TrialDirectory
 from unsmooth.trials.measure import (
-    Stage,
-    Trained,
-    describe,
+    OnStage,
+    TrialRuns,
     diagnose_arms,
     measure_costs,
     measure_differences,
     measure_robustness,
+    read_arm,
 )
-from unsmooth.trials.runner import Job, run_jobs, threads_of
-from unsmooth.trials.verdict import judge
+from unsmooth.trials.runner import Job, run_jobs, threads_per_job
+from unsmooth.trials.settings import CompareSettings
+from unsmooth.trials.verdict import trial_verdict
 from unsmooth.utils.files import write
-
-TRIAL, REPORT, RECIPE = "trial.json", "report.html", "recipe.toml"
+from unsmooth.utils.options import merge_options
 
 
 def compare(
     specs: Sequence[str],
     data: str | Path,
     *,
-    seeds: int = 3,
     recipe: str | Path | Recipe = "small",
-    overrides: Mapping[str, Any] | None = None,
-    out: str | Path = "trial",
-    jobs: int = 1,
-    checkpoint: str | Path | None = None,
-    pretrained: bool = False,
-    val_data: str | Path | None = None,
-    data_dir: str | Path | None = None,
-    workers: int = 0,
-    device: str = "",
-    strict_data: bool = False,
-    robustness: bool = False,
-    costs: bool = True,
-    vitals: str = "default",
-    confidence: float = 0.95,
+    settings: CompareSettings | None = None,
     on_progress: OnProgress | None = None,
-    on_stage: Stage | None = None,
+    on_stage: OnStage | None = None,
     command: str = "",
+    **fields: Any,
 ) -> Trial:
-    """Train every spec with every seed on one budget and compare with the first one, in the folder `out`.
+    """Train every spec with every seed on one budget, and compare each with the first spec.
 
-    Runs that are done are not repeated, so the same call goes on after a cut, and one with more specs or seeds adds to
-    it. `jobs` runs train at the same time. `on_progress` is called with steps and epochs, `on_stage` with what comes next.
+    Runs that are done are not repeated: the same call resumes an interrupted trial, and a call with more specs or seeds
+    extends it.
+
+    Args:
+        specs: At least two model specs. The first one is the baseline.
+        data: Training and validation images: a folder, a .npz file or the name of a data set.
+        recipe: Name of a recipe, a .toml file or a `Recipe`, for all runs.
+        settings: Settings of the trial. Default: `CompareSettings()`.
+        on_progress: Called with the name of a run, its steps done, its total steps, and the metrics of an epoch.
+        on_stage: Called with a description of each stage of the trial.
+        command: Command line to record in the result.
+        **fields: Fields of `CompareSettings`, such as `seeds`, `out` or `jobs`, and of `Recipe`, such as `epochs` or
+            `lr`. They replace those of `settings` and `recipe`. `vitals` is the field of `CompareSettings`.
+
+    Returns:
+        The trial. It is also written to the trial directory, as trial.json and report.html.
+
+    Raises:
+        UnsmoothError: If a name or value is not valid, or if the trial directory holds runs of another recipe. This is
+            checked before the first run starts.
+
+    Example:
+        >>> import tempfile, unsmooth
+        >>> host = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=16, num_heads=2, depth=2)"
+        >>> trial = unsmooth.compare(
+        ...     [host, host + "+attn_scale"], "digits", epochs=1, warmup_epochs=0, train_images=128, val_images=40,
+        ...     seeds=1, costs=False, vitals="none", out=tempfile.mkdtemp(),
+        ... )
+        >>> trial.keys()
+        ['plain', 'attn_scale']
+        >>> len(trial["attn_scale"].runs)
+        1
     """
-    begun, folder = time.time(), Path(out)
-    say = on_stage or (lambda text: None)
-    chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
-    arms = arms_of(specs)
-    splits = some_of(open_splits(data, val_data, data_dir), chosen.train_images, chosen.val_images)
-    given = {
-        "data": data, "recipe": chosen, "val_data": val_data, "data_dir": data_dir, "workers": workers,
-        "strict_data": strict_data, "checkpoint": checkpoint, "pretrained": pretrained, "command": command,
-    }  # fmt: skip
-    if seeds < 1 or jobs < 1:
-        raise UnsmoothError(f"seeds and jobs must be at least 1, not {seeds} and {jobs}")
-    if not 0.5 <= confidence < 1:
-        raise UnsmoothError(f"confidence must be at least 0.5 and below 1, not {confidence}")
-    if vitals:
-        registry.select(vitals)
+    started = time.time()
+    settings, chosen_recipe = _resolve(recipe, settings, fields)
+    report_stage = on_stage or (lambda text: None)
+    arms = plan_arms(specs)
+    splits = open_splits(data, settings.val_data, settings.data_dir)
+    splits = some_of(splits, chosen_recipe.train_images, chosen_recipe.val_images)
+    if settings.vitals != "none":
+        registry.select(settings.vitals)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UnsmoothError("a trial starts its own processes: leave torchrun out, and use --jobs")
-    there = str(join_processes(device).device)
-    trained = Trained(arms, folder, seeds, splits, chosen, confidence, there, workers, strict_data)
-    _check(trained, val_data, checkpoint, pretrained)
-    write(folder / RECIPE, write_recipe(chosen).encode())
-    planned = [(arm, seed) for seed in range(seeds) for arm in arms]
-    todo = [
-        Job(arm.run_name(seed), {"spec": arm.spec, "seed": seed, "out": arm.folder(folder, seed), **given})
-        for arm, seed in planned
-        if not trained.run(arm, seed).done
-    ]
-    say(f"training {len(todo)} of {len(planned)} runs" if todo else "every run is done already")
-    failed = run_jobs(todo, jobs, device, on_progress or (lambda *news: None))
-    rows = [describe(arm, trained, failed) for arm in arms]
-    measure_differences(rows, trained)
-    if vitals:
-        diagnose_arms(rows, trained, vitals, say)
-    if robustness:
-        measure_robustness(rows, trained, say)
-    if costs:
-        measure_costs(rows, trained, say)
-    found = {
-        "format": FORMAT, "kind": "trial", "data": _data(trained), "recipe_name": _name(recipe),
-        "recipe": chosen.to_json(), "seeds": list(range(seeds)), "confidence": confidence, "arms": rows,
-        "made": {
-            "unsmooth": __version__, "torch": torch.__version__, "timm": timm.__version__,
-            "python": platform.python_version(), "machine": platform.machine(), "threads": threads_of(jobs),
-            "jobs": jobs, "device": there, "command": command, "seconds": round(time.time() - begun, 1),
-        },
-    }  # fmt: skip
-    found["verdict"] = judge(found)
-    trial = Trial(found)
-    trial.to_json(folder / TRIAL)
-    trial.save(folder / REPORT)
+        raise UnsmoothError("compare starts its own processes. Run it without torchrun, and set jobs (--jobs).")
+    device = str(join_processes(settings.device).device)
+    directory = TrialDirectory(settings.out)
+    runs = TrialRuns(arms, directory, settings, chosen_recipe, splits, device)
+    _check(runs)
+    write(directory.recipe, write_recipe(chosen_recipe).encode())
+    failures = _train(runs, data, command, on_progress or (lambda *news: None), report_stage)
+    results = [read_arm(arm, runs, failures) for arm in arms]
+    measure_differences(results, runs)
+    if settings.vitals != "none":
+        diagnose_arms(results, runs, report_stage)
+    if settings.robustness:
+        measure_robustness(results, runs, report_stage)
+    if settings.costs:
+        measure_costs(results, runs, report_stage)
+    trial = Trial(
+        data=_describe_data(runs), recipe_name="custom" if isinstance(recipe, Recipe) else Path(recipe).stem,
+        recipe=chosen_recipe.to_json(), seeds=list(range(settings.seeds)), confidence=settings.confidence, arms=results,
+        made=TrialProvenance(
+            **versions(), command=command, seconds=round(time.time() - started, 1), python=platform.python_version(),
+            machine=platform.machine(), threads=threads_per_job(settings.jobs), jobs=settings.jobs, device=device,
+        ),
+        verdict=trial_verdict(results, settings.seeds),
+    )  # fmt: skip
+    trial.to_json(directory.result)
+    trial.save(directory.report)
     return trial
 
 
-def _check(trained: Trained, val_data: str | Path | None, checkpoint: str | Path | None, pretrained: bool) -> None:
-    """Every mistake that can be seen before the first step."""
-    splits, recipe, folder = trained.splits, trained.recipe, trained.folder
-    if folder.exists() and not folder.is_dir():
-        raise UnsmoothError(f"{folder} is a file; --out takes a folder")
-    for arm in trained.arms:
-        for seed in range(trained.seeds):
-            task = Classification(arm.spec, splits, recipe, seed, checkpoint, pretrained)
+def _resolve(
+    recipe: str | Path | Recipe, settings: CompareSettings | None, fields: Mapping[str, Any]
+) -> tuple[CompareSettings, Recipe]:
+    """Split keyword arguments into fields of the settings and fields of the recipe."""
+    of_settings = [field.name for field in fields_of(CompareSettings)]
+    of_recipe = [field.name for field in fields_of(Recipe)]
+    for name in fields:
+        if name not in of_settings and name not in of_recipe:
+            raise unknown(f"option of {CompareSettings.label}", name, [*of_settings, *of_recipe])
+    own = {name: value for name, value in fields.items() if name in of_settings}
+    rest = {name: value for name, value in fields.items() if name not in of_settings}
+    merged = merge_options(CompareSettings, settings, own, CompareSettings.label)
+    return merged, replace(recipe, **rest) if isinstance(recipe, Recipe) else load_recipe(recipe, rest)
+
+
+def _train(
+    runs: TrialRuns, data: str | Path, command: str, on_progress: OnProgress, report_stage: OnStage
+) -> dict[str, str]:
+    """Train every run that is not done. Returns the reasons of failed runs by run name."""
+    settings = runs.settings
+    shared = {
+        "data": data, "recipe": runs.recipe, "val_data": settings.val_data, "data_dir": settings.data_dir,
+        "workers": settings.workers, "strict_data": settings.strict_data, "checkpoint": settings.checkpoint,
+        "pretrained": settings.pretrained, "command": command,
+    }  # fmt: skip
+    planned = [(arm, seed) for seed in range(settings.seeds) for arm in runs.arms]
+    jobs = [
+        Job(
+            arm.run_name(seed),
+            {"spec": arm.spec, "seed": seed, "out": runs.directory.run_path(arm, seed), **shared},
+        )
+        for arm, seed in planned
+        if not runs.directory.run(arm, seed).done
+    ]
+    report_stage(f"training {len(jobs)} of {len(planned)} runs" if jobs else "all runs are done already")
+    return run_jobs(jobs, settings.jobs, settings.device, on_progress)
+
+
+def _check(runs: TrialRuns) -> None:
+    """Find mistakes before the first training step."""
+    splits, recipe, settings, directory = runs.splits, runs.recipe, runs.settings, runs.directory
+    if directory.path.exists() and not directory.path.is_dir():
+        raise UnsmoothError(f"{directory.path} is a file. Give a folder as out (--out).")
+    for arm in runs.arms:
+        for seed in range(settings.seeds):
+            task = Classification(arm.spec, splits, recipe, seed, settings.checkpoint, settings.pretrained)
             check_budget(task, recipe)
-            wish = settings_of(arm.spec, task, val_data, recipe, seed, checkpoint, pretrained, "")
-            trained.run(arm, seed).check(wish)
+            record = settings_of(
+                arm.spec, task, settings.val_data, recipe, seed, settings.checkpoint, settings.pretrained, ""
+            )
+            directory.run(arm, seed).check(record)
     picture = first_usable(splits.train).size
     first_usable(splits.val)
-    for arm in trained.arms:
-        if not all(trained.run(arm, seed).done for seed in range(trained.seeds)):
-            model = build(arm.spec, splits.classes, recipe, 0, checkpoint, pretrained)
+    for arm in runs.arms:
+        if not all(directory.run(arm, seed).done for seed in range(settings.seeds)):
+            model = build(arm.spec, splits.classes, recipe, 0, settings.checkpoint, settings.pretrained)
             check_patches(model, picture, arm.spec, splits.name)
 
 
-def _data(trained: Trained) -> dict[str, Any]:
-    splits, skipped = trained.splits, dict[str, str]()
-    for arm in trained.arms:
-        for seed in range(trained.seeds):
-            for names in (trained.run(arm, seed).result() or {}).get("skipped", {}).values():
+def _describe_data(runs: TrialRuns) -> TrialData:
+    splits, skipped = runs.splits, dict[str, str]()
+    for arm in runs.arms:
+        for seed in range(runs.settings.seeds):
+            for names in (runs.directory.run(arm, seed).result() or {}).get("skipped", {}).values():
                 skipped |= names
-    model = next((model for arm in trained.arms if (model := trained.first_model(arm)) is not None), None)
-    return {
-        "name": splits.name, "train": splits.train.count, "val": splits.val.count, "classes": splits.classes,
-        "image": None if model is None else list(trained.pictures(model)[1].size), "skipped": skipped,
-    }  # fmt: skip
-
-
-def _name(recipe: str | Path | Recipe) -> str:
-    return "its own" if isinstance(recipe, Recipe) else Path(recipe).stem
+    model = next((model for arm in runs.arms if (model := runs.first_model(arm)) is not None), None)
+    return TrialData(
+        name=splits.name, train=splits.train.count, val=splits.val.count, classes=splits.classes,
+        image=None if model is None else runs.preprocessing(model).size, skipped=skipped,
+    )  # fmt: skip

@@ -1,11 +1,10 @@
-"""What is measured of trained arms: accuracy with its spread, differences, vitals, robustness and cost."""
+"""Measurements of trained arms: accuracy, differences, diagnosis, robustness and cost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import replace as copy_with
 
 import numpy as np
 from torch import nn
@@ -18,190 +17,185 @@ from unsmooth.diagnosis import registry
 from unsmooth.diagnosis.diagnose import diagnose
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.cost import flops, parameters, throughput
-from unsmooth.evaluation.robustness import fgsm, occlude
+from unsmooth.evaluation.evaluate import image_changes
 from unsmooth.recipes.recipe import Recipe
 from unsmooth.results.diagnosis import Diagnosis
+from unsmooth.results.trial import Arm, Difference, RobustnessScore, Run, Speed, Spread
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.storage import load
-from unsmooth.tasks.classification.scores import SCORES, Change, score_each
+from unsmooth.tasks.classification.scores import SCORES, score_each
 from unsmooth.training.run_dir import RunFolder
-from unsmooth.trials.arms import Arm
+from unsmooth.trials.arms import PlannedArm
+from unsmooth.trials.directory import TrialDirectory
+from unsmooth.trials.settings import CompareSettings
 from unsmooth.trials.statistics import paired_difference
 
-DIAGNOSED = 64  # validation images for the diagnosis of each arm
+DIAGNOSED = 64  # validation images per diagnosis
 BATCH = 32
-ROUNDS = 5  # of timing all arms in turn
-OCCLUDED = (0.25, 0.5)
-EPSILONS = (1.0,)
-DIAGNOSIS = "diagnosis.json"
+ROUNDS = 5  # interleaved timing rounds
+OCCLUSION = (0.25, 0.5)
+FGSM = (1.0,)
 
-Row = dict[str, Any]  # an arm, as it stands in the JSON of a trial
-Stage = Callable[[str], None]
-Right = dict[int, bool]  # whether an image is got right, by its place in the data
+OnStage = Callable[[str], None]
+Correct = dict[int, bool]  # whether the prediction is correct, by position of the image in the data
 
 
 @dataclass(frozen=True)
-class Trained:
-    """The runs of a trial, done or failed, and the data that they are measured on."""
+class TrialRuns:
+    """The runs of a trial, finished or failed, and the data to measure them on."""
 
-    arms: Sequence[Arm]
-    folder: Path
-    seeds: int
-    splits: Splits
+    arms: Sequence[PlannedArm]
+    directory: TrialDirectory
+    settings: CompareSettings
     recipe: Recipe
-    confidence: float
+    splits: Splits
     device: str = "cpu"
-    workers: int = 0
-    strict_data: bool = False
 
-    def run(self, arm: Arm, seed: int) -> RunFolder:
-        return RunFolder(arm.folder(self.folder, seed))
+    @property
+    def seeds(self) -> range:
+        return range(self.settings.seeds)
 
-    def model(self, arm: Arm, seed: int) -> nn.Module | None:
-        """The final model of a run, if it was done."""
-        run = self.run(arm, seed)
+    def model(self, arm: PlannedArm, seed: int) -> nn.Module | None:
+        """The final model of a run, or None if the run is not done."""
+        run = self.directory.run(arm, seed)
         return load(run.path / "last").eval().to(self.device) if run.done else None
 
-    def first_model(self, arm: Arm) -> nn.Module | None:
-        """The final model of the first seed that was done."""
-        found = (self.model(arm, seed) for seed in range(self.seeds))
-        return next((model for model in found if model is not None), None)
+    def first_model(self, arm: PlannedArm) -> nn.Module | None:
+        """The final model of the first seed that is done."""
+        models = (self.model(arm, seed) for seed in self.seeds)
+        return next((model for model in models if model is not None), None)
 
-    def pictures(self, model: nn.Module) -> tuple[ImageDataset, Preprocessing]:
-        """The validation images as a model wants them."""
-        wanted = preprocessing(model, self.recipe.image_size)
-        return ImageDataset(self.splits.val, wanted.evaluation(), wanted.size[0], self.strict_data), wanted
+    def preprocessing(self, model: nn.Module) -> Preprocessing:
+        return preprocessing(model, self.recipe.image_size)
 
-
-def describe(arm: Arm, trained: Trained, failed: dict[str, str]) -> Row:
-    """An arm's runs, with what they cost and found; the rest is measured later."""
-    runs: list[Row] = []
-    for seed in range(trained.seeds):
-        run = trained.run(arm, seed)
-        result = run.result() or {}
-        runs.append({
-            "seed": seed, "folder": str(run.path.relative_to(trained.folder)),
-            **{key: result.get(key) for key in ("top1", "top5", "loss", "seconds")},
-            "failed": failed.get(arm.run_name(seed)), "epochs": run.metrics(),
-        })  # fmt: skip
-    return {
-        "name": arm.name, "spec": arm.spec, "folder": str(Path(runs[0]["folder"]).parent),
-        "parameters": None, "flops": None, "training": None, "inference": None,
-        **{key: _spread([run[key] for run in runs]) for key in ("top1", "top5", "loss")},
-        "difference": None, "robustness": {}, "runs": runs, "diagnosis": None,
-    }  # fmt: skip
+    def validation_images(self, model: nn.Module) -> ImageDataset:
+        """The validation images, prepared for a model."""
+        prepare = self.preprocessing(model)
+        return ImageDataset(self.splits.val, prepare.evaluation(), prepare.size[0], self.settings.strict_data)
 
 
-def measure_differences(rows: Sequence[Row], trained: Trained) -> None:
-    right = [[_right(trained.run(arm, seed)) for seed in range(trained.seeds)] for arm in trained.arms]
-    for row, ours in zip(rows[1:], right[1:], strict=True):
-        row["difference"] = _difference(ours, right[0], trained.confidence)
+def read_arm(arm: PlannedArm, runs: TrialRuns, failures: dict[str, str]) -> Arm:
+    """The result of an arm's runs. Differences, diagnosis, robustness and cost are filled in later."""
+    directory = runs.directory
+    results = [_read_run(arm, seed, runs, failures.get(arm.run_name(seed))) for seed in runs.seeds]
+    return Arm(
+        name=arm.name, spec=arm.spec, folder=str(directory.arm(arm).relative_to(directory.path)),
+        parameters=None, flops=None, training=None, inference=None,
+        top1=_spread([run.top1 for run in results]), top5=_spread([run.top5 for run in results]),
+        loss=_spread([run.loss for run in results]),
+        difference=None, robustness={}, runs=results, diagnosis=None,
+    )  # fmt: skip
 
 
-def diagnose_arms(rows: Sequence[Row], trained: Trained, vitals: str, say: Stage) -> None:
-    """Diagnose the final model of each arm, and keep what was found beside its runs."""
-    for row, arm in zip(rows, trained.arms, strict=True):
-        kept = trained.folder / row["folder"] / DIAGNOSIS
-        wanted = {vital.key for vital in registry.select(vitals)}
-        if kept.exists() and wanted <= set((old := Diagnosis.from_json(kept)).keys()):
-            row["diagnosis"] = old.data
+def _read_run(arm: PlannedArm, seed: int, runs: TrialRuns, failed: str | None) -> Run:
+    run = runs.directory.run(arm, seed)
+    result = run.result() or {}
+    return Run(
+        seed=seed, folder=str(run.path.relative_to(runs.directory.path)), top1=result.get("top1"),
+        top5=result.get("top5"), loss=result.get("loss"), seconds=result.get("seconds"), failed=failed,
+        epochs=run.metrics(),
+    )  # fmt: skip
+
+
+def measure_differences(arms: Sequence[Arm], runs: TrialRuns) -> None:
+    """Paired differences in accuracy to the first arm."""
+    directory = runs.directory
+    correct = [[_read_correct(directory.run(arm, seed)) for seed in runs.seeds] for arm in runs.arms]
+    for arm, own in zip(arms[1:], correct[1:], strict=True):
+        arm.difference = _difference(own, correct[0], runs.settings.confidence)
+
+
+def diagnose_arms(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -> None:
+    """Diagnose the final model of each arm. Diagnoses are stored in the trial directory and reused."""
+    keys = {vital.key for vital in registry.select(runs.settings.vitals)}
+    for arm, planned in zip(arms, runs.arms, strict=True):
+        path = runs.directory.diagnosis(planned)
+        if path.exists() and keys <= set((stored := Diagnosis.from_json(path)).keys()):
+            arm.diagnosis = stored.to_dict()
             continue
-        model = trained.first_model(arm)
+        model = runs.first_model(planned)
         if model is None:
             continue
         try:
             anatomy_of(model)
-        except UnsmoothError as reason:  # a host without blocks that we know has no vitals
-            say(f"{arm.name} is not diagnosed: {reason}")
+        except UnsmoothError as reason:  # vitals need a host with known blocks
+            report_stage(f"{arm.name} is not diagnosed: {reason}")
             continue
-        say(f"diagnosing {arm.name}")
-        few = sample_batch(trained.pictures(model)[0], DIAGNOSED)
-        found = diagnose(model, [(few.images, few.labels)], vitals)
-        found.data["images"]["source"] = trained.splits.val.name
-        found.to_json(kept)
-        row["diagnosis"] = found.data
+        report_stage(f"diagnosing {arm.name}")
+        batch = sample_batch(runs.validation_images(model), DIAGNOSED)
+        values = diagnose(model, [(batch.images, batch.labels)], runs.settings.vitals).to_dict()
+        values["images"]["source"] = runs.splits.val.name
+        Diagnosis.from_dict(values).to_json(path)
+        arm.diagnosis = values
 
 
-def measure_robustness(rows: Sequence[Row], trained: Trained, say: Stage) -> None:
-    """Accuracy on occluded and attacked validation images, of every run."""
-    found: dict[str, list[list[Right | None]]] = {}
-    for place, arm in enumerate(trained.arms):
-        for seed in range(trained.seeds):
-            model = trained.model(arm, seed)
+def measure_robustness(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -> None:
+    """Accuracy of every run on occluded and attacked validation images."""
+    correct: dict[str, list[list[Correct | None]]] = {}  # test → arm → seed
+    for i, arm in enumerate(runs.arms):
+        for seed in runs.seeds:
+            model = runs.model(arm, seed)
             if model is None:
                 continue
-            say(f"robustness of {arm.run_name(seed)}")
-            pictures, wanted = trained.pictures(model)
-            scored = score_each(model, evaluation_batches(pictures, BATCH, trained.workers), _changes(model, wanted))
-            for test, scores in scored.items():
-                by_arm = found.setdefault(test, [[None] * trained.seeds for _ in trained.arms])
-                by_arm[place][seed] = dict(zip(scores.places.tolist(), scores.correct.tolist(), strict=True))
-    for test, right in found.items():
-        for row, runs in zip(rows, right, strict=True):
-            top1 = [None if run is None else float(np.mean(list(run.values()))) for run in runs]
-            difference = None if row is rows[0] else _difference(runs, right[0], trained.confidence)
-            row["robustness"][test] = {"top1": _spread(top1), "difference": difference}
+            report_stage(f"robustness of {arm.run_name(seed)}")
+            batches = evaluation_batches(runs.validation_images(model), BATCH, runs.settings.workers)
+            changes = image_changes(model, runs.preprocessing(model), OCCLUSION, FGSM)
+            for test, scores in score_each(model, batches, changes).items():
+                by_arm = correct.setdefault(test, [[None for _ in runs.seeds] for _ in runs.arms])
+                by_arm[i][seed] = dict(zip(scores.places.tolist(), scores.correct.tolist(), strict=True))
+    for test, by_arm in correct.items():
+        for i, (result, own) in enumerate(zip(arms, by_arm, strict=True)):
+            top1 = [None if run is None else float(np.mean(list(run.values()))) for run in own]
+            difference = _difference(own, by_arm[0], runs.settings.confidence) if i else None
+            result.robustness[test] = RobustnessScore(_spread(top1), difference)
 
 
-def measure_costs(rows: Sequence[Row], trained: Trained, say: Stage) -> None:
-    """Parameters, operations and throughput; all arms are timed in turn in this process."""
-    say("timing")
-    known = {arm.name: trained.first_model(arm) for arm in trained.arms}
-    models = {name: model for name, model in known.items() if model is not None}
+def measure_costs(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -> None:
+    """Parameters, operations and throughput. All arms are timed in this process, in interleaved rounds."""
+    report_stage("timing")
+    final = {arm.name: runs.first_model(arm) for arm in runs.arms}
+    models = {name: model for name, model in final.items() if model is not None}
     if not models:
         return
-    side = trained.recipe.image_size
-    size = trained.pictures(next(iter(models.values())))[1].size if side else None
-    timed = {
-        kind: throughput(models, BATCH, ROUNDS, training=kind == "training", amp=trained.recipe.amp, size=size)
-        for kind in ("inference", "training")
-    }
-    for row in rows:
-        if row["name"] in models:
-            row["parameters"] = parameters(models[row["name"]])
-            row["flops"] = flops(models[row["name"]], size)
-            for kind, found in timed.items():
-                row[kind] = {key: found[row["name"]][key] for key in ("images_per_second", "ratio")}
+    size = runs.preprocessing(next(iter(models.values()))).size if runs.recipe.image_size else None
+    inference, training = (
+        throughput(models, BATCH, ROUNDS, training=mode, amp=runs.recipe.amp, size=size) for mode in (False, True)
+    )
+    for arm in arms:
+        if arm.name in models:
+            arm.parameters, arm.flops = parameters(models[arm.name]), flops(models[arm.name], size)
+            arm.inference, arm.training = (
+                Speed(by_name[arm.name].images_per_second, by_name[arm.name].ratio) for by_name in (inference, training)
+            )
 
 
-def _spread(values: Sequence[float | None]) -> Row:
+def _spread(values: Sequence[float | None]) -> Spread:
     known = [value for value in values if value is not None]
-    return {
-        "mean": float(np.mean(known)) if known else None,
-        "sd": float(np.std(known, ddof=1)) if len(known) > 1 else None,
-        "runs": list(values),
-    }
+    return Spread(
+        mean=float(np.mean(known)) if known else None,
+        sd=float(np.std(known, ddof=1)) if len(known) > 1 else None,
+        runs=list(values),
+    )
 
 
-def _difference(ours: Sequence[Right | None], base: Sequence[Right | None], confidence: float) -> Row | None:
-    """Of the seeds that both arms finished, on the images that both saw."""
-    pairs = list(zip(ours, base, strict=True))
-    both = [(a, b) for a, b in pairs if a is not None and b is not None]
-    if not both:
+def _difference(own: Sequence[Correct | None], base: Sequence[Correct | None], confidence: float) -> Difference | None:
+    """Difference over the seeds that both arms finished, on the images that all these runs scored."""
+    pairs = list(zip(own, base, strict=True))
+    complete = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if not complete:
         return None
-    common = sorted(set.intersection(*(set(places) for pair in both for places in pair)))
-    arrays = [np.array([[run[place] for place in common] for run in side]) for side in zip(*both, strict=True)]
-    found = paired_difference(arrays[0], arrays[1], confidence).to_json()
-    known = iter(found["by_seed"])
-    return {**found, "by_seed": [None if a is None or b is None else next(known) for a, b in pairs]}
+    common = sorted(set.intersection(*(set(run) for pair in complete for run in pair)))
+    arrays = [np.array([[run[place] for place in common] for run in side]) for side in zip(*complete, strict=True)]
+    difference = paired_difference(arrays[0], arrays[1], confidence)
+    measured = iter(difference.by_seed)
+    by_seed = [None if a is None or b is None else next(measured) for a, b in pairs]
+    return copy_with(difference, by_seed=by_seed)
 
 
-def _right(run: RunFolder) -> Right | None:
-    """Which validation images the last model of a run gets right."""
-    if not (run.path / SCORES).exists():
+def _read_correct(run: RunFolder) -> Correct | None:
+    """Which validation images the final model of a run classifies correctly."""
+    path = run.path / SCORES
+    if not path.exists():
         return None
-    with np.load(run.path / SCORES) as file:
+    with np.load(path) as file:
         return dict(zip(file["places"].tolist(), file["correct"].tolist(), strict=True))
-
-
-def _changes(model: nn.Module, wanted: Preprocessing) -> dict[str, Change]:
-    """Ways to make an image harder, by name."""
-
-    def hole(share: float) -> Change:
-        return lambda images, labels: occlude(images, share)
-
-    def attack(epsilon: float) -> Change:
-        return lambda images, labels: fgsm(model, images, labels, epsilon, wanted.mean, wanted.std)
-
-    holes = {f"occlusion {share:g}": hole(share) for share in OCCLUDED}
-    return {**holes, **{f"fgsm {epsilon:g}": attack(epsilon) for epsilon in EPSILONS}}

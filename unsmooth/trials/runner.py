@@ -1,4 +1,4 @@
-"""Runs side by side: worker processes that each train one run after the other, and say how far they are."""
+"""Worker processes that train the runs of a trial in parallel and report their progress."""
 
 from __future__ import annotations
 
@@ -19,60 +19,60 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.training.observer import OnProgress, ProgressObserver
 from unsmooth.training.run import Diverged, Interrupted, train
 
-STOPPED = "stopped; what is done is kept: the same command goes on from there"
-NEWS_EVERY = 0.2  # seconds between two words of a worker about its steps
+STOPPED = "interrupted. Finished steps are kept: run the same command again to resume."
+REPORT_EVERY = 0.2  # seconds between two progress reports of a worker
 
-_news: Any = None  # of a worker: where it tells how far it is
+_progress: Any = None  # of a worker process: queue of its progress reports
 _device = ""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a trial: its name for people, and what `train` is called with."""
+    """One run of a trial: its name, and the keyword arguments of `train`."""
 
     name: str
     arguments: Mapping[str, Any]
 
 
-def threads_of(at_once: int) -> int:
-    """How many cores each of so many runs has."""
-    return torch.get_num_threads() if at_once == 1 else max(1, (os.cpu_count() or 1) // at_once)
+def threads_per_job(parallel: int) -> int:
+    """Threads of each of `parallel` runs."""
+    return torch.get_num_threads() if parallel == 1 else max(1, (os.cpu_count() or 1) // parallel)
 
 
-def run_jobs(jobs: Sequence[Job], at_once: int, device: str, on_progress: OnProgress) -> dict[str, str]:
-    """Train every job; gives why some failed, by name. Loss that is not finite is a result; other errors stop all."""
-    at_once = min(at_once, len(jobs))
-    if at_once <= 1:
+def run_jobs(jobs: Sequence[Job], parallel: int, device: str, on_progress: OnProgress) -> dict[str, str]:
+    """Train every job, at most `parallel` at a time. Returns why runs diverged, by name. Other errors raise."""
+    parallel = min(parallel, len(jobs))
+    if parallel <= 1:
         return {
             job.name: reason for job in jobs if (reason := _train(job, ProgressObserver(job.name, on_progress), device))
         }
     context = multiprocessing.get_context("spawn")
-    news, devices = context.SimpleQueue(), context.SimpleQueue()
-    for i in range(at_once):
+    progress, devices = context.SimpleQueue(), context.SimpleQueue()
+    for i in range(parallel):
         devices.put(_device_of(device, i))
-    listener = threading.Thread(target=_listen, args=(news, on_progress), daemon=True)
+    listener = threading.Thread(target=_listen, args=(progress, on_progress), daemon=True)
     listener.start()
-    pool = ProcessPoolExecutor(at_once, context, _begin_worker, (news, devices, threads_of(at_once)))
+    pool = ProcessPoolExecutor(parallel, context, _begin_worker, (progress, devices, threads_per_job(parallel)))
     try:
-        return _work_off(pool, list(jobs), at_once)
+        return _submit_all(pool, list(jobs), parallel)
     except KeyboardInterrupt:
         raise Interrupted(STOPPED) from None
     except BrokenProcessPool as error:
         raise UnsmoothError(
-            "a worker process died (out of memory?); finished runs are kept: repeat the command, with fewer --jobs"
+            "a worker process died, possibly out of memory. Finished runs are kept: repeat with fewer --jobs."
         ) from error
     finally:
         pool.shutdown()
-        news.put(None)
+        progress.put(None)
         listener.join()
 
 
-def _work_off(pool: ProcessPoolExecutor, jobs: list[Job], at_once: int) -> dict[str, str]:
-    """Hand out one job a worker and not more: what is handed out cannot be taken back."""
+def _submit_all(pool: ProcessPoolExecutor, jobs: list[Job], parallel: int) -> dict[str, str]:
+    """Submit one job per worker at a time, since submitted jobs cannot be cancelled."""
     failed: dict[str, str] = {}
     running: dict[Future[str], Job] = {}
     while jobs or running:
-        while jobs and len(running) < at_once:
+        while jobs and len(running) < parallel:
             job = jobs.pop(0)
             running[pool.submit(_work, job)] = job
         for done in wait(running, return_when=FIRST_COMPLETED).done:
@@ -83,27 +83,27 @@ def _work_off(pool: ProcessPoolExecutor, jobs: list[Job], at_once: int) -> dict[
 
 
 def _device_of(device: str, worker: int) -> str:
-    """Workers share the GPUs evenly; a device that was named is used by all."""
+    """The device of a worker: GPUs are shared evenly, unless one is given by name."""
     if device in ("", "cuda") and torch.cuda.is_available():
         return f"cuda:{worker % torch.cuda.device_count()}"
     return device
 
 
-def _listen(news: Any, on_progress: OnProgress) -> None:
-    while (found := news.get()) is not None:
-        on_progress(*found)
+def _listen(progress: Any, on_progress: OnProgress) -> None:
+    while (report := progress.get()) is not None:
+        on_progress(*report)
 
 
-def _begin_worker(news: Any, devices: Any, threads: int) -> None:
-    global _news, _device
-    _news, _device = news, devices.get()
+def _begin_worker(progress: Any, devices: Any, threads: int) -> None:
+    global _progress, _device
+    _progress, _device = progress, devices.get()
     torch.set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_follow_parent, daemon=True).start()
 
 
 def _follow_parent() -> None:
-    """End with the process that began the trial, however it ends: a worker left alone would keep its run's folder."""
+    """Exit with the parent process, however it ends: an orphaned worker would keep its run directory locked."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
@@ -111,7 +111,7 @@ def _follow_parent() -> None:
 
 
 def _work(job: Job) -> str:
-    return _train(job, ProgressObserver(job.name, lambda *found: _news.put(found), NEWS_EVERY), _device)
+    return _train(job, ProgressObserver(job.name, lambda *report: _progress.put(report), REPORT_EVERY), _device)
 
 
 def _train(job: Job, observer: ProgressObserver, device: str) -> str:

@@ -1,72 +1,64 @@
-"""How far apart two arms are, paired by seed and by image, with an interval that counts both as chance."""
+"""Paired difference of two arms with a bootstrap interval over seeds and images."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from unsmooth.results.trial import Difference
+
 DRAWS = 10_000
-LARGEST = 10**7  # numbers that are drawn at a time
+LARGEST = 10**7  # array elements drawn at a time
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Mean difference in accuracy, its bootstrap interval, and the difference of each seed; all as shares."""
+def paired_difference(own: Array, base: Array, confidence: float = 0.95, draws: int = DRAWS) -> Difference:
+    """Difference in accuracy of two arms, paired by seed and image.
 
-    mean: float
-    low: float
-    high: float
-    by_seed: tuple[float, ...]
+    The bootstrap resamples seeds and images together, with replacement, and keeps pairs together. With few seeds the
+    plain bootstrap is too narrow, so deviations of seeds are scaled by √(n/(n−1)) and by the ratio of Student's t to
+    the normal quantile. If only seeds vary, the interval is about as wide as the t interval (three quarters of it for
+    two seeds). With a single seed the interval is over images alone.
 
-    @property
-    def shown(self) -> bool:
-        """Whether the interval leaves zero out."""
-        return self.low > 0 or self.high < 0
+    Args:
+        own: Whether each prediction is correct, an array (seeds, images) of booleans.
+        base: The same for the arm to compare with.
+        confidence: Confidence level of the interval.
+        draws: Bootstrap samples.
 
-    @property
-    def text(self) -> str:
-        span = f"{_points(self.low)} to {_points(self.high)} points"
-        return f"{_points(self.mean)} points ({span})" if self.shown else f"no difference shown ({span})"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"mean": self.mean, "low": self.low, "high": self.high, "by_seed": list(self.by_seed),
-                "shown": self.shown, "text": self.text}  # fmt: skip
-
-
-def paired_difference(ours: Array, base: Array, confidence: float = 0.95, draws: int = DRAWS) -> Difference:
-    """The difference of two arms from which images each got right: arrays (seeds, images) of true and false.
-
-    The bootstrap draws seeds and images again, each with replacement and both at once, and keeps pairs together. So few
-    seeds are drawn too close to their own mean: deviations of seeds are stretched by √(n/(n−1)) and by Student's t over
-    the normal quantile, so that where seeds are all that varies the interval is about as wide as the t interval (of two
-    seeds, three quarters of it). A single seed says nothing about other seeds: the interval is over images alone.
+    Example:
+        >>> import numpy as np
+        >>> base = np.array([[1, 1, 0, 0]] * 3, dtype=bool)
+        >>> paired_difference(base, base).text
+        'no difference shown (+0.0 to +0.0 points)'
     """
-    d = np.asarray(ours, dtype=np.int8) - np.asarray(base, dtype=np.int8)
-    seeds, images = d.shape
-    by_seed = d.mean(axis=1)
+    difference = np.asarray(own, dtype=np.int8) - np.asarray(base, dtype=np.int8)
+    seeds, images = difference.shape
+    by_seed = difference.mean(axis=1)
     mean = float(by_seed.mean())
-    # Images with equal differences in every seed are interchangeable: draw how many of each kind there are.
-    kinds, counts = np.unique(d.T, axis=0, return_counts=True)
-    chance = np.random.default_rng(0)
-    of_seeds = chance.multinomial(seeds, np.full(seeds, 1 / seeds), size=draws) / seeds
-    some = max(1, LARGEST // len(counts))  # draws at a time
-    of_images = np.concatenate([
-        chance.multinomial(images, counts / images, size=min(some, draws - at)) @ kinds / images
-        for at in range(0, draws, some)
+    # Images with the same differences in every seed are interchangeable: draw the number of images of each pattern.
+    patterns, counts = np.unique(difference.T, axis=0, return_counts=True)
+    generator = np.random.default_rng(0)
+    seed_weights = generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=draws) / seeds
+    chunk = max(1, LARGEST // len(counts))
+    image_means = np.concatenate([
+        generator.multinomial(images, counts / images, size=min(chunk, draws - start)) @ patterns / images
+        for start in range(0, draws, chunk)
     ])  # fmt: skip
-    drawn = (of_images * of_seeds).sum(axis=1)
+    drawn = (image_means * seed_weights).sum(axis=1)
     if seeds > 1:
         tail = 0.5 + confidence / 2
         stretch = np.sqrt(seeds / (seeds - 1)) * stats.t.ppf(tail, seeds - 1) / stats.norm.ppf(tail)
-        drawn += (stretch - 1) * (of_seeds @ (by_seed - mean))
-    low, high = np.quantile(drawn, [0.5 - confidence / 2, 0.5 + confidence / 2])
-    return Difference(mean, float(low), float(high), tuple(map(float, by_seed)))
+        drawn += (stretch - 1) * (seed_weights @ (by_seed - mean))
+    low, high = map(float, np.quantile(drawn, [0.5 - confidence / 2, 0.5 + confidence / 2]))
+    shown = low > 0 or high < 0
+    interval = f"{_points(low)} to {_points(high)} points"
+    text = f"{_points(mean)} points ({interval})" if shown else f"no difference shown ({interval})"
+    return Difference(mean, low, high, by_seed.tolist(), shown, text)
 
 
-def _points(share: float) -> str:
-    return f"{100 * share:+.1f}".replace("-", "−")
+def _points(fraction: float) -> str:
+    return f"{100 * fraction:+.1f}".replace("-", "−")

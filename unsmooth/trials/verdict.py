@@ -1,77 +1,82 @@
-"""What a trial found, in words."""
+"""The verdict of a trial: which arms differ from the first one."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+
+from unsmooth.results.trial import Arm, TrialVerdict
 
 NAMED = 3  # arms without a difference that the sentence names
 
 
-def judge(trial: dict[str, Any]) -> dict[str, Any]:
-    """One sentence for all arms, and one for each."""
-    first, *others = trial["arms"]
-    seeds = len(trial["seeds"])
-    if first["top1"]["mean"] is None:
-        text = f"{first['name']} did not finish with any seed, so there is nothing to compare with."
-        return {"text": text, "lines": [f"{arm['name']}: {_failure(arm)}." for arm in trial["arms"] if _failure(arm)]}
-    groups: dict[str, list[str]] = {"better": [], "worse": [], "tie": [], "failed": []}
+def trial_verdict(arms: Sequence[Arm], seeds: int) -> TrialVerdict:
+    """One sentence for the trial, and one line per arm."""
+    first, *others = arms
+    base = first.name
+    if first.top1.mean is None:
+        text = f"{base} did not finish with any seed, so there is nothing to compare with."
+        return TrialVerdict(text, [f"{arm.name}: {_failure(arm)}." for arm in arms if arm.failed_runs])
+    outcomes: dict[str, list[str]] = {"better": [], "worse": [], "tie": [], "failed": []}
     for arm in others:
-        d = arm["difference"]
-        whole = d is not None and not _failure(arm) and not _failure(first)
-        kind = "failed" if not whole else "tie" if not d["shown"] else "better" if d["mean"] > 0 else "worse"
-        groups[kind].append(arm["name"])
-    base = first["name"]
-    # One run of each cannot tell an arm from its luck, so it is the runs that are spoken of.
-    better, worse = (
-        ("did better than {} in the only run", "did worse than {} in the only run")
-        if seeds == 1
-        else ("better than {}", "worse than {}")
-    )
-    parts = [
-        _about(groups["better"], better.format(base), seeds),
-        _about(groups["worse"], worse.format(base), seeds),
-        f"no difference to {base} shown for {_ties(groups['tie'], others)}" if groups["tie"] else "",
-        f"{_and(groups['failed'])} did not finish with every seed, or {base} did not" if groups["failed"] else "",
+        outcomes[_outcome(arm, first)].append(arm.name)
+    # With one run per arm, the sentence is about the runs: a difference between methods cannot be shown.
+    relation = "did {} than {} in the only run" if seeds == 1 else "{} than {}"
+    clauses = [
+        _clause(outcomes["better"], relation.format("better", base), seeds),
+        _clause(outcomes["worse"], relation.format("worse", base), seeds),
+        f"no difference to {base} shown for {_ties(outcomes['tie'], len(others))}" if outcomes["tie"] else "",
+        f"{_and(outcomes['failed'])} did not finish with every seed, or {base} did not" if outcomes["failed"] else "",
     ]
-    sentence = "; ".join(part for part in parts if part)
-    budget = f"on this data and budget, with {seeds} seed{'s' if seeds > 1 else ''}"
-    lines = [f"{base}: {'; '.join(part for part in (_accuracy(first), _failure(first)) if part)}."]
-    for arm in others:
-        d = arm["difference"]
-        what = f"{_accuracy(arm)}, {d['text']}" if d is not None else ""
-        lines.append(f"{arm['name']}: {'; '.join(part for part in (what, _failure(arm)) if part)}.")
-    if seeds == 1:
-        lines.append("One seed cannot tell an arm from its luck: the intervals are over images alone.")
-    if sentence.startswith("no difference"):  # otherwise it starts with a name, which is written as it is
+    sentence = "; ".join(clause for clause in clauses if clause)
+    if sentence.startswith("no difference"):  # names at the start keep their case
         sentence = f"N{sentence[1:]}"
-    return {"text": f"{sentence} {budget}.", "lines": lines}
+    lines = [_line(arm) for arm in arms]
+    if seeds == 1:
+        lines.append("With one seed, luck cannot be ruled out: the intervals are over images alone.")
+    return TrialVerdict(f"{sentence} on this data and budget, with {seeds} seed{'s' if seeds > 1 else ''}.", lines)
 
 
-def _about(names: list[str], what: str, seeds: int) -> str:
+def _outcome(arm: Arm, first: Arm) -> str:
+    if arm.difference is None or arm.failed_runs or first.failed_runs:
+        return "failed"
+    if not arm.difference.shown:
+        return "tie"
+    return "better" if arm.difference.mean > 0 else "worse"
+
+
+def _clause(names: list[str], relation: str, seeds: int) -> str:
     if not names:
         return ""
-    return f"{_and(names)} {what}" if seeds == 1 else f"{_and(names)} {'is' if len(names) == 1 else 'are'} {what}"
+    verb = "" if seeds == 1 else "is " if len(names) == 1 else "are "
+    return f"{_and(names)} {verb}{relation}"
 
 
-def _ties(names: list[str], others: list[dict[str, Any]]) -> str:
-    """The arms by name while they are few."""
+def _ties(names: list[str], others: int) -> str:
     if len(names) <= NAMED:
         return _and(names)
-    return f"any of the {len(names)} arms" if len(names) == len(others) else f"the other {len(names)} arms"
+    return f"any of the {len(names)} arms" if len(names) == others else f"the other {len(names)} arms"
 
 
-def _accuracy(arm: dict[str, Any]) -> str:
-    top1 = arm["top1"]
-    spread = f" ± {100 * top1['sd']:.1f}" if top1["sd"] is not None else ""
-    return f"{100 * top1['mean']:.1f}{spread} % top-1"
+def _line(arm: Arm) -> str:
+    parts = [_accuracy(arm)]
+    if arm.difference is not None:
+        parts[0] += f", {arm.difference.text}"
+    if arm.failed_runs:
+        parts.append(_failure(arm))
+    return f"{arm.name}: {'; '.join(part for part in parts if part)}."
 
 
-def _failure(arm: dict[str, Any]) -> str:
-    failed = [run for run in arm["runs"] if run["failed"]]
-    if not failed:
+def _accuracy(arm: Arm) -> str:
+    if arm.top1.mean is None:
         return ""
-    seeds = ", ".join(str(run["seed"]) for run in failed)
-    return f"{len(failed)} of {len(arm['runs'])} runs failed (seed {seeds}): {failed[0]['failed']}"
+    deviation = f" ± {100 * arm.top1.sd:.1f}" if arm.top1.sd is not None else ""
+    return f"{100 * arm.top1.mean:.1f}{deviation} % top-1"
+
+
+def _failure(arm: Arm) -> str:
+    failed = arm.failed_runs
+    seeds = ", ".join(str(run.seed) for run in failed)
+    return f"{len(failed)} of {len(arm.runs)} runs failed (seed {seeds}): {failed[0].failed}"
 
 
 def _and(names: list[str]) -> str:

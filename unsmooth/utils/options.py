@@ -45,9 +45,14 @@ def _path(value: Any) -> Any:
     return Path(value) if isinstance(value, str) else value
 
 
+def _path_text(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
 Pair = Annotated[tuple[float, float], BeforeValidator(_numbers)]
 Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers)]
 FilePath = Annotated[Path, BeforeValidator(_path)]
+DataText = Annotated[str, BeforeValidator(_path_text)]  # a path, or the name of a data set, which is no path
 
 
 def option(
@@ -174,3 +179,11 @@ def _explain(cls: type, error: ValidationError, where: str) -> str:
     if problem["type"] == "finite_number":
         wanted = "finite"
     return f"{where}: {name} must be {wanted} (got {given!r})"
+
+
+def merge_options(cls: type[T], base: T | None, fields: Mapping[str, Any], where: str) -> T:
+    """`base` (default: the defaults of `cls`) with some fields replaced. Every field is checked."""
+    if base is None:
+        return read_options(cls, fields, where)
+    _check_names(cls, fields, where)
+    return dataclasses.replace(base, **fields)  # type: ignore[type-var]

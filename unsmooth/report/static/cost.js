@@ -54,7 +54,7 @@ if ($("cost-plot")) {
       traces,
       layout: {
         height: HEIGHT, margin: MARGIN, hovermode: "closest", annotations: letters(points, across, up),
-        xaxis: { label: ratio ? `${title}, multiple of ${letter(0)}'s` : title, range: across, showgrid: true, exponentformat: "SI" },
+        xaxis: { label: ratio ? `${title}, relative to ${letter(0)}` : title, range: across, showgrid: true, exponentformat: "SI" },
         yaxis: { label: "top-1, %", range: up },
         shapes: first ? [{ ...rule, xref: "x", yref: "paper", x0: first.x.mean, x1: first.x.mean, y0: 0, y1: 1 }, { ...rule, xref: "paper", yref: "y", x0: 0, x1: 1, y0: first.y.mean, y1: first.y.mean }] : [],
       },
