@@ -56,7 +56,8 @@ def main() -> None:
         trial = compare(
             [experiment["host"] + (f"+{arm}" if arm else "") for arm in experiment["arms"]], arguments.data, seeds=3,
             recipe=RESULTS / "cifar10.toml", out=arguments.out or Path(arguments.name), jobs=arguments.jobs,
-            on_progress=bars.on_progress, on_stage=bars.on_stage, command=shlex.join(["python", "benchmarks/recorded.py", *sys.argv[1:]]),
+            on_progress=bars.on_progress, on_stage=bars.on_stage,
+            command=shlex.join(["python", "benchmarks/recorded.py", *sys.argv[1:]]),
         )  # fmt: skip
     print(trial)
     path = RESULTS / f"{arguments.name}.json"

@@ -124,18 +124,14 @@ def _value(measure: Callable[..., Any], inputs: tuple[Tensor, ...], main: str) -
 
 def _cost(vital: Vital) -> str:
     if vital.of == "model":
-        return (
-            f"Runs the model again with parts removed, on at most {vital.sample} images. The cost does not grow with "
-            "the number of images."
-        )
-    if vital.sample is None:
-        return "One pass over tensors that the forward pass computes anyway, for every image. Nothing is stored."
-    cubic = (
-        " Its cost grows with the cube of the map's side: larger maps are measured for fewer images."
-        if vital.cubic
-        else ""
-    )
-    return f"Computed for the first {vital.sample} images only, so its cost does not grow with the data.{cubic}"
+        text = f"Runs the model again with parts removed, on at most {vital.sample} images."
+    elif vital.sample is None:
+        text = "One pass over tensors that the forward pass computes anyway, for every image. Nothing is stored."
+    else:
+        text = f"Computed for the first {vital.sample} images only, so its cost does not grow with the data."
+    if vital.cubic:
+        text += " Its cost grows with the cube of the map's side: larger maps are measured for fewer images."
+    return text
 
 
 def _papers(vital: Vital) -> list[str]:
