@@ -162,8 +162,8 @@ def test_without_the_first_arm_there_is_nothing_to_compare_with():
 def test_one_seed_has_no_spread():
     text = said(page(trial(seeds=(7,))))
     assert "73.1 %" in text and "73.1 ±" not in text
-    assert "With one seed it holds the chance of the images only" in text
-    assert "1 seed (7)" in text
+    assert "With one seed it covers the variation over images only" in text
+    assert "1 seed (7) per model" in text
 
 
 def test_one_arm_is_a_report_too():
@@ -195,7 +195,7 @@ def test_a_section_without_data_says_so_or_stays_away():
     text = page(t)
     for section in ("robustness", "during", "definitions"):
         assert f'id="{section}"' not in text and f"#{section}" not in prose(text)
-    for words in ("No run came to the end of an epoch.", "No final model was diagnosed.",
+    for words in ("No run finished an epoch.", "No final model was diagnosed.",
                   "No model has both an accuracy and a cost."):  # fmt: skip
         assert words in said(text)
     assert set(figures_of_trial(typed(t))) == {"differences"}

@@ -61,7 +61,7 @@ def bench(
         >>> spec = "vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)"
         >>> result = unsmooth.bench([spec, spec + "+adder"], throughput=False)
         >>> result[spec].parameters
-        1154728
+        1123624
         >>> result[spec + "+adder"].energy["fp32"].ratio < 1
         True
     """

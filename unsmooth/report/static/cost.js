@@ -1,4 +1,4 @@
-// Accuracy against cost: a point for each arm, with its letter beside it.
+// Accuracy and cost: one point per arm, labelled with its letter.
 
 if ($("cost-plot")) {
   const node = $("cost-plot"), which = $("cost-which");
@@ -11,7 +11,7 @@ if ($("cost-plot")) {
     return [low - room, high + room];
   };
 
-  // Each letter goes to that side of its point where most room is left.
+  // Each letter is placed on the side of its point with the most space.
   function letters(points, across, up) {
     const width = (printing ? 650 : node.clientWidth || 600) - MARGIN.l - MARGIN.r, height = HEIGHT - MARGIN.t - MARGIN.b;
     const pixel = ({ x, y }) => [((x.mean - across[0]) / (across[1] - across[0])) * width, (1 - (y.mean - up[0]) / (up[1] - up[0])) * height];
@@ -24,7 +24,7 @@ if ($("cost-plot")) {
         const at = [left + ax, top + ay];
         if (at[0] < 6 || at[0] > width - 6 || at[1] < 6 || at[1] > height - 6) continue;
         const free = Math.min(...taken.filter(([a, b]) => a !== left || b !== top).map(([a, b]) => Math.hypot(a - at[0], b - at[1])), 60);
-        // A letter on a bar is hard to read: the diagonals are better.
+        // Letters on error bars are hard to read, so diagonals are preferred.
         const score = free + (k % 2 ? 0 : 6);
         if (score > most) { most = score; best = { ax, ay, at }; }
       }

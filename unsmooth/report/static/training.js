@@ -18,7 +18,7 @@ function epochLine(i, epochs, mean, low, high, ranged, template) {
   return traces;
 }
 
-// One run for itself; a run that failed ends with a cross.
+// A single run; failed runs end with a cross.
 function seedLine(i, epochs, run) {
   const last = run.values.findLastIndex((v) => v !== null);
   return {
@@ -49,7 +49,7 @@ for (const id of ["learning-range", "learning-seeds"]) {
   if ($(id)) $(id).addEventListener("change", () => redraw((node) => learningNodes.includes(node) || node.id === "during-lines"));
 }
 
-// Vitals that were followed: one block of all arms as lines, all blocks of one arm as a heat map.
+// Vitals during training: one block of all arms as lines, all blocks of one arm as a heatmap.
 if ($("during-vital")) {
   const vital = $("during-vital"), block = $("during-block");
   const now = () => data.during[Number(vital.value)];
