@@ -15,6 +15,7 @@ from tools.markdown import DOCS, NOTE
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "results").glob("*.md")])
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 TRACED = "architecture.md"  # holds a trace of real calls, which differs between versions of torch and timm
 
 
@@ -92,6 +93,18 @@ def _anchors(text: str) -> set[str]:
         re.sub(r"[^\w\s-]", "", title).strip().lower() for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     ]
     return {re.sub(r"[-\s]+", "-", title) for title in headings} | set(re.findall(r'id="([^"]+)"', text))
+
+
+def test_contributing_names_files_that_exist() -> None:
+    names = re.findall(r"`((?:unsmooth|tests|tools|benchmarks|results|docs|notebooks)/[\w./]+)`", CONTRIBUTING)
+    placeholders = ("KEY", "NAME", "PAPER", "ROOM")
+    paths = [name for name in names if not any(word in name for word in placeholders)]
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_contributing_describes_every_room() -> None:
+    assert re.findall(r"^\| `(\w+)/` \|", CONTRIBUTING, flags=re.MULTILINE) == list(architecture.rooms())
 
 
 def test_generated_pages_say_so(generated: dict[str, str]) -> None:
