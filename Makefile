@@ -1,14 +1,14 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint format bench docs clean
+.PHONY: help setup demo test test-fast lint format bench docs hosts site clean
 PYTHON ?= python3
 BIN := .venv/bin
-# Tests run in one process for each core, so each process computes on one.
+# Tests run in one process per core, so each process computes with one thread.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: .venv/ready  ## build .venv with everything that development needs
+setup: .venv/ready  ## create .venv with everything that development needs
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("unsmooth needs Python 3.11 or newer: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
@@ -19,29 +19,38 @@ setup: .venv/ready  ## build .venv with everything that development needs
 demo: .venv/ready  ## train, diagnose and compare a small ViT on digits, plain and with remedies
 	$(BIN)/unsmooth demo
 
-test: lint  ## lint, type-check, and run all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+test: lint  ## lint, check types and imports, run all tests, print the coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --cov=unsmooth --cov-report=
+	@echo "coverage of unsmooth: $$($(BIN)/python -m coverage report --format=total) % of lines"
 
-test-fast: .venv/ready  ## the tests that take seconds
+test-fast: .venv/ready  ## run the tests that take seconds
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not slow"
 
-lint: .venv/ready  ## ruff and mypy
+lint: .venv/ready  ## run ruff, mypy and import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
-format: .venv/ready  ## let ruff rewrite the files
+format: .venv/ready  ## format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/ready  ## measure cost: remedies, a diagnosis and training, against the plain host, a forward pass, a bare loop
-	$(BIN)/python benchmarks/remedies.py
+bench: .venv/ready  ## measure the cost of remedies, a diagnosis and training
+	$(BIN)/python benchmarks/remedies.py --write
 	$(BIN)/python benchmarks/vitals.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/adder_ops.py
 
-docs: .venv/ready  ## run every pair of host and remedy, and write the generated docs
+docs: .venv/ready  ## write the generated pages of docs/
 	$(BIN)/python -m tools.generate
 
-clean:  ## remove .venv and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+hosts: .venv/ready  ## run every pair of host and remedy (minutes), record it, and write the pages
+	$(BIN)/python -m tools.host_pages
+	$(BIN)/python -m tools.generate
+
+site: .venv/ready  ## build the documentation site in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+clean:  ## remove .venv, the site and caches
+	rm -rf .venv site .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

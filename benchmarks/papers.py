@@ -4,7 +4,7 @@
     python benchmarks/papers.py FOLDER --images IMAGENET_PHOTOS --checkpoint vits14_saliency_fp16.safetensors
 
 The first command writes results/papers/small/PAPER/NAME.json, the second results/papers/vits14/PAPER/NAME.json. Both
-write figures to docs/gallery/, for the docs. Runs are kept in FOLDER and not repeated.
+write figures to docs/images/papers/, for docs/papers/. Runs are kept in FOLDER and not repeated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from unsmooth.trials.arms import plan_arms
 from unsmooth.trials.directory import RUN_PATTERN, TrialDirectory
 
 ROOT = Path(__file__).parent.parent
-GALLERY, RECORDS = ROOT / "docs" / "gallery", ROOT / "results" / "papers"
+GALLERY, RECORDS = ROOT / "docs" / "images" / "papers", ROOT / "results" / "papers"
 MODEL = "vit_small_patch14_dinov2(img_size=224)"
 WIDTH, COLOURS = 1100, 64  # of figures in the docs
 

@@ -5,7 +5,7 @@ round; a share is the host's time in that round over the arm's, and the table sh
 over rounds. The machine is noisy: compare shares, not times.
 
     python benchmarks/remedies.py [--host SPEC] [--batch 8] [--rounds 7] [--training-rounds 3] [--only NAME …]
-                                  [--markdown FILE] [--skip-training] [--budget 4]
+                                  [--write] [--skip-training] [--budget 4]
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import unsmooth
 
+DOCS = Path(__file__).parent.parent / "docs" / "cost.md"
+START, END = "<!-- bench -->", "<!-- /bench -->"
 ARMS = [
     "attn_scale", "feat_scale", "context_broadcast", "context_broadcast(kind=scaled)", "augmented_shortcut",
     "token_graying", "token_graying(transform=svd)", "l2_attention", "logistic_attention", "no_skip", "diverse_patch",
@@ -111,7 +113,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=7)
     options.add_argument("--training-rounds", type=int, default=3)
     options.add_argument("--only", nargs="*", default=ARMS)
-    options.add_argument("--markdown", type=Path)
+    options.add_argument("--write", action="store_true", help=f"rewrite the table in {DOCS.name}")
     options.add_argument("--skip-training", action="store_true")
     options.add_argument("--budget", type=float, default=4.0)
     given = options.parse_args()
@@ -161,8 +163,10 @@ def main() -> None:
     note = f"{given.host}, batch {given.batch}, fp32 on {machine}; median (quartiles) over {given.rounds} rounds."
     text = "\n".join([*lines, "", note])
     print(text)
-    if given.markdown:
-        given.markdown.write_text(text + "\n")
+    if given.write:
+        page = DOCS.read_text(encoding="utf-8")
+        before, _, rest = page.partition(START)
+        DOCS.write_text(f"{before}{START}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 def _processor() -> str:

@@ -1,0 +1,93 @@
+"""One page per paper: every table, figure and theorem as published and as measured here, from recorded runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tools.markdown import page, prose, table
+from tools.records import REAL, read_record, state_of
+from unsmooth.papers.catalogue import EVIDENCE, Experiment, Paper, list_papers
+from unsmooth.report.reproduction_table import body, claim_lines
+from unsmooth.results.reproduction import Reproduction
+
+NAMES = {"your model": "a fine-tune of DINOv2 ViT-S/14"}  # how the records name it
+INTRO = """
+Every table, figure and theorem of the five papers: what was published (figures are described, not copied) and what was
+measured here. Each part is one command:
+
+    unsmooth paper                                               # list every part and its state
+    unsmooth paper anti_oversmoothing/table1 --small             # minutes on a laptop
+    unsmooth paper anti_oversmoothing/table1 --data imagenet/    # full scale, on GPUs
+    unsmooth paper anti_oversmoothing/figure4 --spec SPEC --checkpoint mine.pth --data photos/   # your own model
+"""
+SCALE = """
+Small runs use CIFAR-10 (1,500 of the 50,000 training images, 6 epochs, 500 test images, three seeds, one seed for
+figures; hosts of a few thousand to a few hundred thousand parameters; two CPU cores), generated scenes of digits
+(segmentation, question answering) or no data (cost, theorems). They show that each part runs and what it measures.
+**Gains below several points cannot be seen at this scale**, and most rows read "no difference shown". Larger recorded
+trials are on [their own page](../trials.md).
+
+*On a real model* is a saliency fine-tune of DINOv2 ViT-S/14 on up to 60 ImageNet photographs. It has no remedy, so only
+its own curve is shown. A *claim* below a table is a statement of the paper, or a consequence of its account, in a form
+that a measurement can support or contradict. Claims about figures rest on one model per arm. One in twenty 95 %
+intervals misses by chance, so a single "agrees in sign" or "opposite sign" at this scale proves nothing.
+"""
+
+
+def pages() -> dict[str, str]:
+    papers = list_papers()
+    return {"papers/index.md": _index(papers), **{f"papers/{paper.id}.md": _paper(paper) for paper in papers}}
+
+
+def _index(papers: list[Paper]) -> str:
+    rows = (
+        (f"[{p.title}]({p.id}.md)", f"{p.venue}, {p.link}", len(p.experiments()), len(p.unavailable)) for p in papers
+    )
+    return page([
+        "# The papers", "", INTRO.strip(), "",
+        *table(("paper", "published", "parts that run", "parts that do not"), rows),
+        SCALE.strip(), "", "Published values carry their evidence:", "",
+        *table(("mark", "evidence"), EVIDENCE.items()),
+        "[Which figure of the first paper is which vital](../figures.md)",
+    ])  # fmt: skip
+
+
+def _paper(paper: Paper) -> str:
+    experiments = paper.experiments()
+    lines = [f"# {paper.title}", "", f"{paper.venue}, {paper.link}. {paper.note}".strip(), "",
+             "[How to read this page](index.md)", ""]  # fmt: skip
+    rows = [(f"[`{paper.id}/{e.name}`](#{e.name})", e.source, state_of(e)) for e in experiments]
+    rows += [(f"`{paper.id}/{part.name}`", part.source, part.state) for part in paper.unavailable]
+    lines += table(("part", "in the paper", "state"), rows)
+    for experiment in experiments:
+        lines += _experiment(experiment)
+    return page(lines)
+
+
+def _experiment(experiment: Experiment) -> list[str]:
+    origin = f"{experiment.source} (evidence: {experiment.evidence}), `{experiment.id}`."
+    lines = [f'<a id="{experiment.name}"></a>', "", f"## {experiment.title}", ""]
+    lines += [f"{origin} {prose(experiment.shows)}", ""]
+    record = read_record(experiment)
+    if record is not None:
+        lines += [f"    {record.made.command}", "", *_pictures(record, experiment)]
+        lines += [*body(_without_pictures(record)), ""]
+    real = read_record(experiment, REAL)
+    if real is not None:
+        lines += ["**On a real model**", "", f"    {real.made.command}", "", *_pictures(real, experiment)]
+        lines += [*(f"- {line}" for line in claim_lines(real)), ""]
+    return lines
+
+
+def _pictures(record: Reproduction, experiment: Experiment) -> list[str]:
+    pictures = [(record.picture, ""), *((group.picture, NAMES.get(group.name, group.name)) for group in record.groups)]
+    return [
+        line
+        for picture, name in pictures
+        if picture
+        for line in (f"![{experiment.title}{f', {name}' if name else ''}](../images/papers/{picture})", "")
+    ]
+
+
+def _without_pictures(record: Reproduction) -> Reproduction:
+    return replace(record, groups=[replace(group, picture=None) for group in record.groups])
