@@ -10,10 +10,9 @@ from unsmooth.recipes.recipe import (
     differences,
     list_recipes,
     load_recipe,
-    read_overrides,
     write_recipe,
 )
-from unsmooth.utils.options import read_options
+from unsmooth.utils.options import read_options, read_text_values
 
 
 def test_the_papers_numbers():
@@ -34,8 +33,8 @@ def test_a_recipe_survives_a_round_trip_through_a_file(name, tmp_path):
 
 
 def test_arguments_are_read_as_the_types_of_the_fields():
-    given = read_overrides(["--batch-size", "32", "--lr=3e-4", "--compile", "--crop-scale", "0.5,1", "--teacher", "x",
-                            "--distillation=soft"])  # fmt: skip
+    texts = {"batch_size": "32", "lr": "3e-4", "compile": "true", "crop_scale": "0.5,1", "teacher": "x"}
+    given = read_text_values(Recipe, {**texts, "distillation": "soft"}, "recipe")
     recipe = load_recipe("small", given)
     assert (recipe.batch_size, recipe.lr, recipe.compile, recipe.crop_scale) == (32, 3e-4, True, (0.5, 1.0))
 
@@ -77,23 +76,21 @@ def test_missing_recipes_are_reported(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("name", "text", "message"),
     [
-        (["--lr"], "--lr needs a value"),
-        (["lr"], "unexpected argument 'lr'"),
-        (["--no-lr", "1"], "unknown recipe field"),
-        (["--lr", "fast"], "lr must be a number .got 'fast'."),
-        (["--lr", "-1"], "lr must be above 0 .got '-1'."),
-        (["--lr", "nan"], "lr must be finite"),
-        (["--epochs", "1.5"], "epochs must be a whole number"),
-        (["--compile", "perhaps"], "compile must be true or false"),
-        (["--crop-scale", "0.5"], "crop_scale must be numbers, separated by commas"),
-        (["--schedule=cosin"], "Did you mean 'cosine'"),
+        ("no_lr", "1", "unknown option of recipe"),
+        ("lr", "fast", "lr must be a number .got 'fast'."),
+        ("lr", "-1", "lr must be above 0 .got '-1'."),
+        ("lr", "nan", "lr must be finite"),
+        ("epochs", "1.5", "epochs must be a whole number"),
+        ("compile", "perhaps", "compile must be true or false"),
+        ("crop_scale", "0.5", "crop_scale must be numbers, separated by commas"),
+        ("schedule", "cosin", "Did you mean 'cosine'"),
     ],
 )
-def test_invalid_arguments_are_reported(words, message):
+def test_invalid_texts_are_reported(name, text, message):
     with pytest.raises(UnsmoothError, match=message):
-        read_overrides(words)
+        read_text_values(Recipe, {name: text}, "recipe")
 
 
 def test_differences_are_listed():

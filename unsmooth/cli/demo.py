@@ -14,7 +14,14 @@ HOST = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=32,
 ARMS = ("", "+attn_scale+feat_scale", "+augmented_shortcut")
 SEEDS = 3
 # No flips and no crops: a mirrored digit is another shape, and digits fill their 64 pixels.
-BUDGET: dict[str, Any] = {"epochs": 11, "lr": 2e-3, "hflip": 0, "crop_scale": (1.0, 1.0), "validate_every": 2, "vitals_every": 4}
+BUDGET: dict[str, Any] = {
+    "epochs": 11,
+    "lr": 2e-3,
+    "hflip": 0,
+    "crop_scale": (1.0, 1.0),
+    "validate_every": 2,
+    "vitals_every": 4,
+}
 
 
 def demo(

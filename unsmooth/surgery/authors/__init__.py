@@ -2,7 +2,7 @@
 
 The names, shapes and meaning of the parameters are from the authors' public code: ViT-Anti-Oversmoothing of VITA-Group
 for AttnScale and FeatScale on DeiT, CaiT and Swin; augvit_pytorch in Efficient-AI-Backbones of huawei-noah for
-augmented shortcuts. They were not tested with the authors' checkpoint files; docs/importing.md lists what that leaves
+augmented shortcuts. They were not tested with the authors' checkpoint files; docs/guides/authors-checkpoints.md lists what that leaves
 open.
 """
 
