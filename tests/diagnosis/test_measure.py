@@ -19,7 +19,7 @@ from tests.support.small_hosts import host, treat
 from unsmooth.data.image_batches import NamedImages
 from unsmooth.diagnosis import registry as vitals
 from unsmooth.diagnosis.measure import Measurements, measure
-from unsmooth.hosts.inputs import first_tensor, image_size, run
+from unsmooth.hosts.inputs import batch_inputs, first_tensor, image_size, run
 from unsmooth.hosts.token_layout import distances
 from unsmooth.results.diagnosis import Spread
 from unsmooth.surgery.plan import anatomy_of

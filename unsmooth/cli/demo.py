@@ -54,8 +54,5 @@ def demo(
     for arm in trial.arms:
         if (diagnosis := arm.diagnosed) is not None:
             show([f"[bold]{escape(arm.name)}[/bold]: {escape(diagnosis.verdict_text)}"])
-    show(
-        [
-            f"\nReport: {escape(str(TrialDirectory(out).report))}\nNext: unsmooth diagnose --help, unsmooth compare --help"
-        ]
-    )
+    report = escape(str(TrialDirectory(out).report))
+    show([f"\nReport: {report}\nNext: unsmooth diagnose --help, unsmooth compare --help"])

@@ -13,7 +13,6 @@ A residual sum is changed by a `seam.patched.ResidualScale`, which has no parame
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
@@ -22,62 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.bands import Gain, mix
-from unsmooth.errors import NotApplicable, UnsmoothError, unknown
+from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import as_tokens, prefix_of
 from unsmooth.seam.intercept import Attend, AttentionCall, softmax_call
 from unsmooth.seam.patched import ResidualScale
 from unsmooth.utils.options import options
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option of a remedy: its default, and either the words it may be or the range it must lie in."""
-
-    default: Any
-    help: str
-    choices: tuple[str, ...] = ()
-    low: float | None = None
-    high: float | None = None
-    above: float | None = None  # an open lower end
-    optional: bool = False  # None is allowed, and means that the remedy chooses
-
-    def check(self, remedy: str, name: str, value: Any) -> Any:
-        where = f"{remedy}({name}={value})"
-        if value is None and self.optional:
-            return None
-        if self.choices:
-            if value not in self.choices:
-                raise unknown(f"value of {remedy}({name}=…)", str(value), self.choices)
-            return value
-        wanted = bool if isinstance(self.default, bool) else int if isinstance(self.default, int) else float
-        if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if type(value) is not wanted:
-            raise UnsmoothError(f"{where}: {name} must be {_KINDS[wanted]}")
-        if (self.low is not None and value < self.low) or (self.above is not None and not value > self.above):
-            raise UnsmoothError(f"{where}: {name} must be {self.range()}")
-        if self.high is not None and not value <= self.high:
-            raise UnsmoothError(f"{where}: {name} must be {self.range()}")
-        if not math.isfinite(value):
-            raise UnsmoothError(f"{where}: {name} must be finite")
-        return value
-
-    def range(self) -> str:
-        low = (
-            f"at least {self.low:g}"
-            if self.low is not None
-            else f"above {self.above:g}"
-            if self.above is not None
-            else ""
-        )
-        high = f"at most {self.high:g}" if self.high is not None else ""
-        return " and ".join(word for word in (low, high) if word)
-
-
-_KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
-
 
 OptionsT = TypeVar("OptionsT")
 
