@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint format bench docs hosts site clean
+.PHONY: help setup demo test test-all test-fast lint format bench docs hosts site clean
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests run in one process per core, so each process computes with one thread.
@@ -19,12 +19,15 @@ setup: .venv/ready  ## create .venv with everything that development needs
 demo: .venv/ready  ## train, diagnose and compare a small ViT on digits, plain and with remedies
 	$(BIN)/unsmooth demo
 
-test: lint  ## lint, check types and imports, run all tests, print the coverage
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --cov=unsmooth --cov-report=
+test: lint  ## lint, check types and imports, run the tests, print the coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not full" --cov=unsmooth --cov-report=
 	@echo "coverage of unsmooth: $$($(BIN)/python -m coverage report --format=total) % of lines"
 
+test-all: lint  ## the same with every combination of remedy options and hosts
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+
 test-fast: .venv/ready  ## run the tests that take seconds
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not slow and not full"
 
 lint: .venv/ready  ## run ruff, mypy and import-linter
 	$(BIN)/ruff check .

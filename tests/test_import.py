@@ -36,7 +36,7 @@ def test_surgery_needs_torch_and_timm_only() -> None:
     assert not OPTIONAL & modules
 
 
-@pytest.mark.parametrize("name", ["__version__", "apply", "diagnose", "evaluate"])
+@pytest.mark.parametrize("name", ["__version__", "apply", "diagnose", "evaluate", "train", "compare"])
 def test_names_work_without_fcntl(name: str) -> None:
     modules = modules_after(f"import sys; sys.modules['fcntl'] = None\nimport unsmooth; unsmooth.{name}")
     assert "unsmooth" in modules and "fcntl" not in modules

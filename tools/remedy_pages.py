@@ -7,7 +7,6 @@ import json
 import re
 import sys
 import tomllib
-from typing import Any
 
 import unsmooth
 from tools.host_pages import MARKS, read_hosts
@@ -66,12 +65,6 @@ def _remedy(key: str) -> str:
 
 
 def _options(remedy: Remedy) -> list[tuple[str, str, str, str]]:
-    if not hasattr(remedy, "Options"):
-        named: list[tuple[str, Any]] = list(remedy.options.items())
-        return [
-            (f"`{name}`", _default(o.default), ", ".join(f"`{c}`" for c in o.choices) or o.range(), o.help)
-            for name, o in named
-        ]
     return [
         (f"`{o.name}`", _default(o.default), ", ".join(f"`{c}`" for c in o.choices) or o.range, o.help)
         for o in describe(remedy.Options)

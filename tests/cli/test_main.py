@@ -128,7 +128,10 @@ def test_a_block_left_out_is_a_note_on_standard_error(capsys: pytest.CaptureFixt
         (["check", "resnet18"], "is it a vision transformer?"),
         (["check", "deit_tiny_patch16_224+atn_scale"], "Did you mean 'attn_scale'?"),
         (["check", "deit_tiny_patch16_224+adder(gain=-1)"], "gain must be above 0"),
-        (["check", f"deit_tiny_patch16_224({SMALL})+attn_scale(blocks=2)"], "there is no block 2; this model has 2"),
+        (
+            ["check", f"deit_tiny_patch16_224({SMALL})+attn_scale(blocks=2)"],
+            "there is no block 2. This model has 2 blocks",
+        ),
         (["check", f"deit_tiny_patch16_224({SMALL})+adder+adder"], "adder is already applied on blocks 0, 1"),
     ],
 )
@@ -188,7 +191,7 @@ def test_the_demo_trains_diagnoses_and_compares(
     out = printed(capsys, "demo", "--out", str(tmp_path / "trial"), "--jobs", "1")
     assert row(out, "arm")[-2:] == ["infer", "train"]
     assert all(cell.startswith(("0.", "1.")) for cell in row(out, "attn_scale")[-2:])
-    assert "One seed" in (tmp_path / "trial" / "report.html").read_text()
+    assert "With one seed" in (tmp_path / "trial" / "report.html").read_text()
     assert "plain: " in out and "Report: " in out
 
 

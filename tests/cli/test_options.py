@@ -17,14 +17,14 @@ from unsmooth.utils.options import FilePath, Numbers, option, options
 class Settings:
     label = "cook"
 
-    count: int = option(3, "eggs", low=1)
-    salt: float = option(0.5, "grams of salt")
-    kind: Literal["fried", "boiled"] = option("fried", "kind of egg")
-    pan: FilePath | None = option(None, "pan")
-    times: Numbers = option((), "minutes per side")
-    lid: bool = option(True, "cover the pan")
-    quiet: bool = option(False, "print nothing")
-    cook: str = option("", "name of the cook (default: you)")
+    count: int = option("eggs", default=3, low=1)
+    salt: float = option("grams of salt", default=0.5)
+    kind: Literal["fried", "boiled"] = option("kind of egg", default="fried")
+    pan: FilePath | None = option("pan", default=None)
+    times: Numbers = option("minutes per side", default=())
+    lid: bool = option("cover the pan", default=True)
+    quiet: bool = option("print nothing", default=False)
+    cook: str = option("name of the cook (default: you)", default="")
 
 
 def cooked(*arguments: str) -> dict[str, Any]:

@@ -71,18 +71,18 @@ def test_recipes_are_listed(capsys):
     ("arguments", "message"),
     [
         (["--data", "digits", "--epoch", "3"], "Nearest of \\d+: --epochs"),
-        (["--data", "digits", "--lr", "fast"], "lr must be a number, not 'fast'"),
+        (["--data", "digits", "--lr", "fast"], "lr must be a number .got 'fast'."),
         (["--data", "digits", "--recipe", "big"], "unknown recipe 'big'"),
         (["--data", "nowhere"], "no images at 'nowhere'"),
         (["--data", "digits", "--device", "gpu"], "unknown device 'gpu'"),
         (["--data", "digits", "--checkpoint", "none.pth"], "none.pth does not exist"),
-        (["--data", "digits", "--batch-size", "4096"], "1438 training images, less than one batch of 4096"),
+        (["--data", "digits", "--batch-size", "4096"], "1438 training images, fewer than one batch of 4096"),
         ([], "Missing option '--data'"),
         (["--data", "digits", "--workers", "-1"], "workers must be at least 0"),
-        (["--data", "digits", "--auto-augment", "foo"], "timm cannot augment by 'foo'"),
-        (["--data", "digits", "--image-size", "9"], "cannot take images of 9 × 9 pixels"),
+        (["--data", "digits", "--auto-augment", "foo"], "timm cannot build the augmentation 'foo'"),
+        (["--data", "digits", "--image-size", "9"], "does not accept images of 9 × 9 pixels"),
         (["--data", "digits", "--device", "meta"], "training on 'meta' is not supported"),
-        (["--data", "digits", "--device", "cuda:99"], "there is no device 'cuda:99'"),
+        (["--data", "digits", "--device", "cuda:99"], "device 'cuda:99' does not exist"),
         (["--data", "digits", "--optimizer", "adamwow"], "timm cannot build the optimiser 'adamwow'"),
     ],
 )
@@ -110,11 +110,11 @@ def test_mistakes_in_data(tmp_path, capsys, monkeypatch):
     before = sorted(tmp_path.rglob("*"))
     few = ["--batch-size", "2"]
     for data, message in {
-        "no_split.npz": "split", "one_class.npz": "one class", "beyond.npz": "label 4", "no_val": "no split val",
+        "no_split.npz": "split", "one_class.npz": "a single class", "beyond.npz": "label 4", "no_val": "no split val",
         "differ": "only one has b, c", "broken": "all",
     }.items():  # fmt: skip
         assert message in mistake(capsys, "train", HOST, "--data", data, *few), data
-    assert "is built for 3" in mistake(
+    assert "more than the 3 of" in mistake(
         capsys, "train", HOST.replace("depth", "num_classes=3, depth"), "--data", "good.npz", *few
     )
     assert "less than one patch" in mistake(

@@ -211,7 +211,7 @@ def test_labels_give_a_depth_probe(tmp_path: Path) -> None:
 MISTAKES = [
     (["diagnose", SPEC, "--images", "nowhere"], "there are no images at 'nowhere'"),
     (["diagnose", SPEC, "--images", "empty"], "holds no images"),
-    (["diagnose", SPEC, "--images", "broken"], "gave no image that can be used"),
+    (["diagnose", SPEC, "--images", "broken"], "has no valid image"),
     (["diagnose", SPEC, "--vitals", "token_cosin"], "Did you mean 'token_cosine'"),
     (["diagnose", SPEC, "--blocks", "9"], "there is no block 9"),
     (["diagnose", SPEC, "--format", "gif"], "unknown format"),

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import unsmooth
 from unsmooth.hosts.inputs import Example, example_input, first_tensor, run
+from unsmooth.remedies.base import REGISTRY
 
 _TIMM = "img_size=32, patch_size=8, embed_dim=48, depth=2, num_classes=5"
 _HF = "num_hidden_layers=2, hidden_size=48, num_attention_heads=3, image_size=32, patch_size=8"
@@ -151,3 +155,17 @@ REFUSED: dict[tuple[str, str], str] = {
        for case in ("context_broadcast(kind=gate)", "context_broadcast(kind=hybrid, branch=attn)")},
     ("pvt_v2", "token_graying(where=patches, epsilon=0.8)"): "overlap",
 }  # fmt: skip
+
+# Options of a remedy hardly interact with the library of a host: they are tested on a few hosts, the rest is `full`.
+FEW = ("deit", "cait", "swin", "hf_vit", "torchvision_vit")
+
+
+def pairs(hosts: Iterable[str] = ALL, refused: bool = True) -> list[Any]:
+    """Pairs of host and case as test parameters. Variants of a remedy are marked full except on a few hosts."""
+    canonical = CASES[: len(REGISTRY)]
+    return [
+        pytest.param(name, case, marks=[] if case in canonical or name in FEW else pytest.mark.full)
+        for name in hosts
+        for case in CASES
+        if refused or (name, case) not in REFUSED
+    ]

@@ -11,15 +11,13 @@ import torch
 from torch import nn
 
 import unsmooth
-from tests.support.small_hosts import ALL, CASES, HOSTS, REFUSED, host, outputs, treat
+from tests.support.small_hosts import CASES, HOSTS, REFUSED, host, outputs, pairs, treat
 from unsmooth import remedies
 from unsmooth.remedies.base import REGISTRY, LossRemedy
 from unsmooth.spec import parse_item
 from unsmooth.surgery import apply as surgery_apply
 from unsmooth.surgery.record import RECORD
 from unsmooth.utils.options import describe
-
-PAIRS = [(name, case) for name in ALL for case in CASES]
 
 
 def fingerprint(model: nn.Module) -> dict[str, object]:
@@ -45,7 +43,7 @@ def same(a: dict[str, object], b: dict[str, object]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*is not on block")
-@pytest.mark.parametrize(("name", "case"), PAIRS)
+@pytest.mark.parametrize(("name", "case"), pairs())
 def test_a_remedy_is_applied_and_removed(name: str, case: str) -> None:
     """Keys only added, outputs equal where claimed, changed once learned, bit for bit restored, never twice."""
     model = host(name)
@@ -107,7 +105,7 @@ def test_a_failed_application_leaves_nothing(case: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.filterwarnings("ignore:.*is not on block")
-@pytest.mark.parametrize(("name", "case"), [(n, c) for n, c in PAIRS if n in HOSTS and (n, c) not in REFUSED])
+@pytest.mark.parametrize(("name", "case"), pairs(HOSTS, refused=False))
 def test_the_spec_rebuilds_the_model_and_save_keeps_it(name: str, case: str, tmp_path: Path) -> None:
     model = treat(host(name), case)
     want = outputs(model, name)
@@ -122,7 +120,7 @@ def test_the_spec_rebuilds_the_model_and_save_keeps_it(name: str, case: str, tmp
 
 
 @pytest.mark.filterwarnings("ignore:.*is not on block")
-@pytest.mark.parametrize(("name", "case"), [pair for pair in PAIRS if pair not in REFUSED])
+@pytest.mark.parametrize(("name", "case"), pairs(refused=False))
 def test_copies_are_independent(name: str, case: str) -> None:
     """A deep copy uses its own parameters, and can be undone without touching the original."""
     model = treat(host(name), case)

@@ -294,14 +294,14 @@ def test_what_broke_first_is_named(tmp_path):
     task.build()
     device = torch.device("cpu")
     task.model.backbone.blocks[2].mlp.fc1.weight.data[0] = torch.nan
-    assert "block 2 went first" in task.locate_nonfinite(images_for(task.model), "none", device)
+    assert "block 2 broke first" in task.locate_nonfinite(images_for(task.model), "none", device)
     task.model.head.classifier.weight.grad = torch.full_like(task.model.head.classifier.weight, torch.nan)
     assert "in the head" in task.locate_nonfinite(None, "none", device)
     task.model.head.classifier.weight.grad = None
     task.model.backbone.blocks[1].mlp.fc1.weight.grad = torch.full_like(
         task.model.backbone.blocks[1].mlp.fc1.weight, torch.inf
     )
-    assert "block 1 went first" in task.locate_nonfinite(None, "none", device)
+    assert "block 1 broke first" in task.locate_nonfinite(None, "none", device)
 
 
 @pytest.mark.parametrize("host", ["vit", "swin", "pvt_v2"])

@@ -215,7 +215,7 @@ def test_the_loss_is_cross_entropy_summed_over_answers(vqa_data):
     batch = task.train.collate([task.train[(place, 3)] for place in range(6)])
     with torch.no_grad():
         torch.manual_seed(0)
-        loss = task.loss(task.model, batch).image_file()
+        loss = task.loss(task.model, batch).item()
         torch.manual_seed(0)
         z = task.model(**batch.inputs()).logits.double().numpy()
     y = batch.labels.double().numpy()

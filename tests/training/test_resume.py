@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import resource
 import signal
-import time
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support.kill_points import KILL_POINTS, kill_at
 from tests.support.runs import HOST, RICH, ended, in_child, same_state, small_run, trainer_state
 from unsmooth import UnsmoothError
 from unsmooth.training.run import Diverged, Interrupted, default_run_dir
 
+SPEC = HOST + "+attn_scale+augmented_shortcut"
+
 
 @pytest.fixture(scope="module")
-def eval_mode(tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "eval_mode"
-    assert ended(in_child(lambda: small_run(out, HOST + "+attn_scale+augmented_shortcut", RICH))) == 0
+def uninterrupted(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    assert ended(in_child(lambda: small_run(out, SPEC, RICH))) == 0
     return out
 
 
@@ -37,26 +38,21 @@ def same_run(one, other):
 
 
 @pytest.mark.slow
-def test_a_run_killed_up_to_ten_times_ends_bit_equal(eval_mode, tmp_path):
-    chance, killed = random.Random(0), 0
-    while killed < 10:
-        # A checkpoint after every step, so that kills meet every place: steps, writing, validation.
-        child = in_child(
-            lambda: small_run(tmp_path / "run", HOST + "+attn_scale+augmented_shortcut", RICH, save_every=0)
-        )
-        time.sleep(chance.uniform(0.05, 0.45))
-        os.kill(child, signal.SIGKILL)
-        code = ended(child)
-        killed += code == -signal.SIGKILL
-        if code == 0:  # a fast machine is done before the tenth
-            break
-    assert killed >= 3
-    assert ended(in_child(lambda: small_run(tmp_path / "run", HOST + "+attn_scale+augmented_shortcut", RICH))) == 0
-    same_run(eval_mode, tmp_path / "run")
+@pytest.mark.parametrize("point", KILL_POINTS)
+def test_a_killed_run_resumes_bit_equal(uninterrupted, tmp_path, point):
+    """A checkpoint after every step, so that every kind of file is in flight at some point."""
+
+    def killed():
+        kill_at(point)
+        small_run(tmp_path / "run", SPEC, RICH, save_every=0)
+
+    assert ended(in_child(killed)) == -signal.SIGKILL, "the run did not reach this point"
+    assert ended(in_child(lambda: small_run(tmp_path / "run", SPEC, RICH))) == 0
+    same_run(uninterrupted, tmp_path / "run")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_polite_signal_saves(eval_mode, tmp_path, number):
+def test_a_polite_signal_saves(uninterrupted, tmp_path, number):
     def work():
         class Stopper:
             def begin(self, epochs, steps, epoch):
@@ -70,18 +66,18 @@ def test_a_polite_signal_saves(eval_mode, tmp_path, number):
                 pass
 
         with pytest.raises(Interrupted, match="Repeat the command to resume"):
-            small_run(tmp_path / "run", HOST + "+attn_scale+augmented_shortcut", RICH, observer=Stopper())
+            small_run(tmp_path / "run", SPEC, RICH, observer=Stopper())
 
     assert ended(in_child(work)) == 0
     state = trainer_state(tmp_path / "run")
     assert (state["epoch"], state["step"]) == (1, 2)
-    assert ended(in_child(lambda: small_run(tmp_path / "run", HOST + "+attn_scale+augmented_shortcut", RICH))) == 0
-    same_run(eval_mode, tmp_path / "run")
+    assert ended(in_child(lambda: small_run(tmp_path / "run", SPEC, RICH))) == 0
+    same_run(uninterrupted, tmp_path / "run")
 
 
-def test_workers_do_not_change_a_run(eval_mode, tmp_path):
-    assert ended(in_child(lambda: small_run(tmp_path, HOST + "+attn_scale+augmented_shortcut", RICH, workers=2))) == 0
-    same_run(eval_mode, tmp_path)
+def test_workers_do_not_change_a_run(uninterrupted, tmp_path):
+    assert ended(in_child(lambda: small_run(tmp_path, SPEC, RICH, workers=2))) == 0
+    same_run(uninterrupted, tmp_path)
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path):
@@ -167,7 +163,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
                 self.model.blocks[0].attn.qkv.weight[0, 0] = float("nan")
 
     monkeypatch.setattr(trainer.Trainer, "_step", last_step_breaks)
-    with pytest.raises(Diverged, match="block 0 went first, in its attention branch; there is no checkpoint yet"):
+    with pytest.raises(Diverged, match="block 0 broke first, in its attention branch; there is no checkpoint yet"):
         small_run(tmp_path)
     assert not (tmp_path / "state.safetensors").exists()
     assert not (tmp_path / "best").exists() and not (tmp_path / "metrics.jsonl").read_text()
@@ -212,11 +208,12 @@ def test_two_processes_cannot_have_one_folder(tmp_path, workers):
 
 def test_processes_that_read_images_do_not_keep_the_folder(tmp_path):
     """After a kill, a process that reads images may live on for seconds; the same command must not have to wait."""
-    child = in_child(lambda: small_run(tmp_path, fields={"epochs": 500}, workers=2))
-    while not (tmp_path / "state.safetensors").exists():
-        time.sleep(0.05)
-    os.kill(child, signal.SIGKILL)
-    ended(child)
+
+    def killed():
+        kill_at("after the third checkpoint is renamed")
+        small_run(tmp_path, fields={"epochs": 500}, workers=2)
+
+    assert ended(in_child(killed)) == -signal.SIGKILL
     with pytest.raises(Interrupted):
         small_run(tmp_path, fields={"epochs": 500}, observer=_StopAt(trainer_state(tmp_path)["epoch"], 2))
 

@@ -43,7 +43,7 @@ def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
     assert settings["recipe"]["lr"] == 5e-3 and settings["spec"] == HOST
     model = unsmooth.load(tmp_path / "last")
     found = unsmooth.evaluate(model, "digits")  # the whole split, of which the run saw 40 images
-    assert found.data["rows"][0]["images"] == 359
+    assert found["validation"].images == 359
     with np.load(tmp_path / "scores.npz") as scores:
         assert scores["correct"].mean() == pytest.approx(result["top1"])
 

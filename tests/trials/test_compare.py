@@ -111,7 +111,7 @@ def test_a_failed_run_is_reported_and_left_out(tmp_path, monkeypatch):
     found = small_trial(tmp_path, specs=SPECS[:2])
     arm = found["attn_scale"]
     assert arm.top1.runs[1] is None and arm.top1.mean == arm.top1.runs[0]
-    assert "block 1 went first" in arm.runs[1].failed
+    assert "block 1 broke first" in arm.runs[1].failed
     assert arm.difference.by_seed[1] is None and arm.difference.by_seed[0] is not None
     assert any("1 of 2 runs failed (seed 1)" in line for line in found.verdict.lines)
     assert "did not finish with every seed" in found.verdict.text and "better" not in found.verdict.text

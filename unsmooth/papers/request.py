@@ -23,18 +23,18 @@ class RunRequest:
 
     label = "paper"
 
-    out: FilePath = option(Path("paper"), "directory of the run")
-    small: bool = option(False, "small hosts and data, minutes on a laptop")
-    data: str | None = option(None, "images (default with small: scanned digits)")
-    data_dir: FilePath | None = option(None, "directory of timm data set files")
-    only: str = option("", "name of the only group to run (default: all)")
-    spec: str = option("", "model spec to use in place of the models of a figure")
-    checkpoints: Sequence[Path] = option((), "weights of each model, or the weights that every arm starts from")
-    pretrained: bool = option(False, "start from the library's pretrained weights")
-    seeds: int | None = option(None, "runs per arm (default: that of the experiment)", low=1)
-    jobs: int = option(1, "runs trained at the same time", low=1)
-    workers: int = option(0, "worker processes that load images, per run", low=0)
-    device: str = option("", "device: cpu, cuda or cuda:N (default: cuda if available)")
+    out: FilePath = option("directory of the run", default=Path("paper"))
+    small: bool = option("small hosts and data, minutes on a laptop", default=False)
+    data: str | None = option("images (default with small: scanned digits)", default=None)
+    data_dir: FilePath | None = option("directory of timm data set files", default=None)
+    only: str = option("name of the only group to run (default: all)", default="")
+    spec: str = option("model spec to use in place of the models of a figure", default="")
+    checkpoints: Sequence[Path] = option("weights of each model, or the weights that every arm starts from", default=())
+    pretrained: bool = option("start from the library's pretrained weights", default=False)
+    seeds: int | None = option("runs per arm (default: that of the experiment)", default=None, low=1)
+    jobs: int = option("runs trained at the same time", default=1, low=1)
+    workers: int = option("worker processes that load images, per run", default=0, low=0)
+    device: str = option("device: cpu, cuda or cuda:N (default: cuda if available)", default="")
     overrides: Mapping[str, Any] = Field(default_factory=dict)  # recipe fields
     on_progress: Callable[..., None] | None = None
     on_stage: Callable[[str], None] = lambda text: None

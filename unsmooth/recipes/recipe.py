@@ -33,60 +33,69 @@ class Recipe:
 
     label = "recipe"
 
-    epochs: int = option(20, "passes over the training images", low=1)
-    batch_size: int = option(64, "images per optimiser step, summed over all processes", low=1)
-    train_images: int = option(0, "training images to use, evenly spaced; 0: all", low=0)
-    val_images: int = option(0, "validation images to use, evenly spaced; 0: all", low=0)
-    validate_every: int = option(1, "epochs between validations; the last epoch is always validated", low=1)
-    accumulate: int = option(1, "gradient accumulation: forward passes per step and process", low=1)
+    epochs: int = option("passes over the training images", default=20, low=1)
+    batch_size: int = option("images per optimiser step, summed over all processes", default=64, low=1)
+    train_images: int = option("training images to use, evenly spaced; 0: all", default=0, low=0)
+    val_images: int = option("validation images to use, evenly spaced; 0: all", default=0, low=0)
+    validate_every: int = option("epochs between validations; the last epoch is always validated", default=1, low=1)
+    accumulate: int = option("gradient accumulation: forward passes per step and process", default=1, low=1)
 
-    optimizer: str = option("adamw", "name of a timm optimiser")
-    beta2: float = option(0.0, "second beta of Adam-like optimisers; 0: the optimiser's default", low=0, high=1)
-    lr: float = option(1e-3, "learning rate", above=0)
-    lr_base_batch: int = option(0, "batch size that lr refers to; lr is scaled linearly to batch_size; 0: no scaling",
-                                low=0)  # fmt: skip
-    weight_decay: float = option(0.05, "weight decay of matrices (never of biases, norms or remedy parameters)", low=0)
-    layer_decay: float = option(0.0, "layer-wise lr decay, from the head down; 0: off", low=0, high=1)
-    clip_grad: float = option(0.0, "maximum gradient norm; 0: no clipping", low=0)
-    schedule: Literal["cosine", "tanh", "poly"] = option("cosine", "timm learning rate schedule")
-    warmup_epochs: int = option(0, "epochs of linear warm-up, included in `epochs`", low=0)
-    warmup_lr: float = option(1e-6, "learning rate at the start of the warm-up", low=0)
-    min_lr: float = option(0.0, "learning rate at the end", low=0)
-
-    label_smoothing: float = option(0.0, "label smoothing", low=0, high=1)
-    mixup: float = option(0.0, "mixup alpha; 0: off", low=0)
-    cutmix: float = option(0.0, "cutmix alpha; 0: off", low=0)
-    mixup_prob: float = option(1.0, "probability of mixup or cutmix per batch", low=0, high=1)
-    switch_prob: float = option(0.5, "probability of cutmix instead of mixup if both are on", low=0, high=1)
-    distillation: Literal["none", "hard", "soft"] = option("none", "DeiT distillation")
-    teacher: str = option("", "model spec of the teacher")
-    teacher_checkpoint: str = option("", "weights of the teacher (default: its library's pretrained weights)")
-    distillation_alpha: float = option(0.5, "weight of the teacher's term in the loss", low=0, high=1)
-    distillation_tau: float = option(1.0, "temperature of soft distillation", above=0)
-
-    image_size: int = option(0, "image side, for hosts that accept any; 0: the host's own", low=0)
-    crop_scale: Pair = option((0.08, 1.0), "area range of random crops; 1, 1: no crop")
-    crop_ratio: Pair = option((0.75, 4 / 3), "aspect ratio range of random crops")
-    hflip: float = option(0.5, "probability of a horizontal flip", low=0, high=1)
-    color_jitter: float = option(0.0, "strength of colour jitter; ignored if auto_augment is set", low=0)
-    auto_augment: str = option("", "timm policy string: RandAugment, AugMix or AutoAugment")
-    erasing: float = option(0.0, "probability of random erasing", low=0, high=1)
-    erasing_mode: Literal["pixel", "rand", "const"] = option("pixel", "fill of erased rectangles")
-    repeated_augmentation: int = option(0, "augmented copies of each drawn image per epoch; 0: off", low=0)
-
-    drop_path: float = option(0.0, "stochastic depth rate of the host", low=0, high=1)
-    dropout: float = option(0.0, "dropout rate of the host, after position embeddings and projections", low=0, high=1)
-    deep_blocks: int = option(0, "number of blocks from which hosts get deep_dropout; 0: none", low=0)
-    deep_dropout: float = option(0.0, "dropout rate of hosts with at least deep_blocks blocks", low=0, high=1)
-
-    ema: float = option(0.0, "decay of the weight average, which is then evaluated and saved; 0: off", low=0, high=1)
-    amp: Literal["none", "auto", "bfloat16", "float16"] = option(
-        "none", "autocast precision; auto: bfloat16 on a GPU, none on a CPU"
+    optimizer: str = option("name of a timm optimiser", default="adamw")
+    beta2: float = option("second beta of Adam-like optimisers; 0: the optimiser's default", default=0.0, low=0, high=1)
+    lr: float = option("learning rate", default=1e-3, above=0)
+    lr_base_batch: int = option(
+        "batch size that lr refers to; lr is scaled linearly to batch_size; 0: no scaling", default=0, low=0
     )
-    compile: bool = option(False, "use torch.compile")
-    vitals: str = option("token_cosine,high_frequency_ratio,effective_rank", "vitals to monitor, comma-separated")
-    vitals_every: int = option(0, "epochs between measurements of the vitals; 0: never", low=0)
-    vitals_images: int = option(16, "validation images that the vitals are measured on", low=2)
+    weight_decay: float = option(
+        "weight decay of matrices (never of biases, norms or remedy parameters)", default=0.05, low=0
+    )
+    layer_decay: float = option("layer-wise lr decay, from the head down; 0: off", default=0.0, low=0, high=1)
+    clip_grad: float = option("maximum gradient norm; 0: no clipping", default=0.0, low=0)
+    schedule: Literal["cosine", "tanh", "poly"] = option("timm learning rate schedule", default="cosine")
+    warmup_epochs: int = option("epochs of linear warm-up, included in `epochs`", default=0, low=0)
+    warmup_lr: float = option("learning rate at the start of the warm-up", default=1e-6, low=0)
+    min_lr: float = option("learning rate at the end", default=0.0, low=0)
+
+    label_smoothing: float = option("label smoothing", default=0.0, low=0, high=1)
+    mixup: float = option("mixup alpha; 0: off", default=0.0, low=0)
+    cutmix: float = option("cutmix alpha; 0: off", default=0.0, low=0)
+    mixup_prob: float = option("probability of mixup or cutmix per batch", default=1.0, low=0, high=1)
+    switch_prob: float = option("probability of cutmix instead of mixup if both are on", default=0.5, low=0, high=1)
+    distillation: Literal["none", "hard", "soft"] = option("DeiT distillation", default="none")
+    teacher: str = option("model spec of the teacher", default="")
+    teacher_checkpoint: str = option("weights of the teacher (default: its library's pretrained weights)", default="")
+    distillation_alpha: float = option("weight of the teacher's term in the loss", default=0.5, low=0, high=1)
+    distillation_tau: float = option("temperature of soft distillation", default=1.0, above=0)
+
+    image_size: int = option("image side, for hosts that accept any; 0: the host's own", default=0, low=0)
+    crop_scale: Pair = option("area range of random crops; 1, 1: no crop", default=(0.08, 1.0))
+    crop_ratio: Pair = option("aspect ratio range of random crops", default=(0.75, 4 / 3))
+    hflip: float = option("probability of a horizontal flip", default=0.5, low=0, high=1)
+    color_jitter: float = option("strength of colour jitter; ignored if auto_augment is set", default=0.0, low=0)
+    auto_augment: str = option("timm policy string: RandAugment, AugMix or AutoAugment", default="")
+    erasing: float = option("probability of random erasing", default=0.0, low=0, high=1)
+    erasing_mode: Literal["pixel", "rand", "const"] = option("fill of erased rectangles", default="pixel")
+    repeated_augmentation: int = option("augmented copies of each drawn image per epoch; 0: off", default=0, low=0)
+
+    drop_path: float = option("stochastic depth rate of the host", default=0.0, low=0, high=1)
+    dropout: float = option(
+        "dropout rate of the host, after position embeddings and projections", default=0.0, low=0, high=1
+    )
+    deep_blocks: int = option("number of blocks from which hosts get deep_dropout; 0: none", default=0, low=0)
+    deep_dropout: float = option("dropout rate of hosts with at least deep_blocks blocks", default=0.0, low=0, high=1)
+
+    ema: float = option(
+        "decay of the weight average, which is then evaluated and saved; 0: off", default=0.0, low=0, high=1
+    )
+    amp: Literal["none", "auto", "bfloat16", "float16"] = option(
+        "autocast precision; auto: bfloat16 on a GPU, none on a CPU", default="none"
+    )
+    compile: bool = option("use torch.compile", default=False)
+    vitals: str = option(
+        "vitals to monitor, comma-separated", default="token_cosine,high_frequency_ratio,effective_rank"
+    )
+    vitals_every: int = option("epochs between measurements of the vitals; 0: never", default=0, low=0)
+    vitals_images: int = option("validation images that the vitals are measured on", default=16, low=2)
 
     def __post_init__(self) -> None:
         from unsmooth.diagnosis import registry  # imports torch, which --help does not need

@@ -23,8 +23,8 @@ from unsmooth.utils.options import option, options
 
 @options
 class AdderOptions(AdderAttentionOptions):
-    gain: float = option(1.0, "slope of the clamp in the gradient of the inputs", above=0.0)
-    eta: float = option(0.2, "norm of the rescaled weight gradient", above=0.0)
+    gain: float = option("slope of the clamp in the gradient of the inputs", default=1.0, above=0.0)
+    eta: float = option("norm of the rescaled weight gradient", default=0.2, above=0.0)
 
 
 class AdderLinear(LinearPatch):

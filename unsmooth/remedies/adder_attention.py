@@ -24,7 +24,7 @@ from unsmooth.utils.options import option, options
 
 @options
 class AdderAttentionOptions:
-    identity: bool = option(True, "whether the identity is added to the map")
+    identity: bool = option("whether the identity is added to the map", default=True)
 
 
 class AdderScores(ScorePatch):

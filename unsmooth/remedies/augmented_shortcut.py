@@ -25,12 +25,14 @@ from unsmooth.utils.options import option, options
 
 @options
 class AugmentedShortcutOptions:
-    branch: Literal["both", "attn", "mlp"] = option("both", "branch with parallel paths")
-    count: int = option(2, "number of paths T", low=1, high=16)
-    blocks_per_side: int = option(4, "circulant blocks per side b; must divide the channels", low=1)
-    scale: float = option(1.0, "factor of the whole sum, skip included; 0.75 in the released code", above=0.0, high=1.0)
+    branch: Literal["both", "attn", "mlp"] = option("branch with parallel paths", default="both")
+    count: int = option("number of paths T", default=2, low=1, high=16)
+    blocks_per_side: int = option("circulant blocks per side b; must divide the channels", default=4, low=1)
+    scale: float = option(
+        "factor of the whole sum, skip included; 0.75 in the released code", default=1.0, above=0.0, high=1.0
+    )
     start: Literal["paper", "identity"] = option(
-        "paper", "random paths, or paths with a zero gain that leave a pretrained host unchanged"
+        "random paths, or paths with a zero gain that leave a pretrained host unchanged", default="paper"
     )
 
 

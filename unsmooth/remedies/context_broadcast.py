@@ -26,9 +26,9 @@ from unsmooth.utils.options import option, options
 
 @options
 class ContextBroadcastOptions:
-    kind: Literal["plain", "scaled", "gate", "hybrid"] = option("plain", "form of the broadcast")
-    branch: Literal["mlp", "attn", "both"] = option("mlp", "branch that it acts on")
-    position: Literal["end", "mid", "front"] = option("end", "position in the branch")
+    kind: Literal["plain", "scaled", "gate", "hybrid"] = option("form of the broadcast", default="plain")
+    branch: Literal["mlp", "attn", "both"] = option("branch that it acts on", default="mlp")
+    position: Literal["end", "mid", "front"] = option("position in the branch", default="end")
 
 
 class Broadcast(BandGain):

@@ -29,8 +29,8 @@ from unsmooth.utils.options import option, options
 
 @options
 class DiversePatchOptions:
-    cosine: float = option(0.5, "weight of the cosine loss; 0 turns it off", low=0.0)
-    contrastive: float = option(0.5, "weight of the contrastive loss; 0 turns it off", low=0.0)
+    cosine: float = option("weight of the cosine loss; 0 turns it off", default=0.5, low=0.0)
+    contrastive: float = option("weight of the contrastive loss; 0 turns it off", default=0.5, low=0.0)
 
     def __post_init__(self) -> None:
         if not self.cosine and not self.contrastive:

@@ -21,7 +21,7 @@ from unsmooth.utils.options import option, options
 
 @options
 class L2AttentionOptions:
-    tau: float | None = option(None, "temperature; default: the root of the channels per head", above=0.0)
+    tau: float | None = option("temperature; default: the root of the channels per head", default=None, above=0.0)
 
 
 class DistanceScores(ScorePatch):

@@ -19,7 +19,7 @@ from unsmooth.utils.options import option, options
 
 @options
 class NoSkipOptions:
-    branch: Literal["attn", "mlp", "both"] = option("attn", "branch whose skip is dropped")
+    branch: Literal["attn", "mlp", "both"] = option("branch whose skip is dropped", default="attn")
 
 
 @register

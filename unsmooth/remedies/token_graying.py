@@ -29,10 +29,12 @@ from unsmooth.utils.options import option, options
 
 @options
 class TokenGrayingOptions:
-    transform: Literal["dct", "svd"] = option("dct", "spectrum that is raised to the power")
-    epsilon: float | None = option(None, "power; default: 0.95 for dct, 0.65 for svd", above=0.0, high=1.0)
-    where: Literal["embedding", "patches"] = option("embedding", "embedded patch tokens, or raw patches of the image")
-    rescale: bool = option(True, "multiply by the largest value again, so that epsilon=1 is the identity")
+    transform: Literal["dct", "svd"] = option("spectrum that is raised to the power", default="dct")
+    epsilon: float | None = option("power; default: 0.95 for dct, 0.65 for svd", default=None, above=0.0, high=1.0)
+    where: Literal["embedding", "patches"] = option(
+        "embedded patch tokens, or raw patches of the image", default="embedding"
+    )
+    rescale: bool = option("multiply by the largest value again, so that epsilon=1 is the identity", default=True)
 
     @property
     def power(self) -> float:

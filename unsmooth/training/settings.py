@@ -11,13 +11,13 @@ class TrainSettings:
 
     label = "train"
 
-    out: FilePath | None = option(None, "run directory (default: runs/SPEC-DATA-seedN)")
-    seed: int = option(0, "seed of weights, order and augmentation", low=0, high=2**62 - 1)
-    checkpoint: FilePath | None = option(None, "weights to start from: a saved folder or a checkpoint file")
-    pretrained: bool = option(False, "start from the library's pretrained weights")
-    val_data: DataText | None = option(None, "validation images, if not part of the data")
-    data_dir: FilePath | None = option(None, "directory of timm data set files")
-    workers: int = option(0, "worker processes that load images", low=0)
-    device: str = option("", "device: cpu, cuda or cuda:N (default: cuda if available)")
-    strict_data: bool = option(False, "raise on a broken image instead of skipping it")
-    save_every: float = option(600.0, "seconds between checkpoints within an epoch", low=0)
+    out: FilePath | None = option("run directory (default: runs/SPEC-DATA-seedN)", default=None)
+    seed: int = option("seed of weights, order and augmentation", default=0, low=0, high=2**62 - 1)
+    checkpoint: FilePath | None = option("weights to start from: a saved folder or a checkpoint file", default=None)
+    pretrained: bool = option("start from the library's pretrained weights", default=False)
+    val_data: DataText | None = option("validation images, if not part of the data", default=None)
+    data_dir: FilePath | None = option("directory of timm data set files", default=None)
+    workers: int = option("worker processes that load images", default=0, low=0)
+    device: str = option("device: cpu, cuda or cuda:N (default: cuda if available)", default="")
+    strict_data: bool = option("raise on a broken image instead of skipping it", default=False)
+    save_every: float = option("seconds between checkpoints within an epoch", default=600.0, low=0)

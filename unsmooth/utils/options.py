@@ -2,7 +2,7 @@
 
     @options
     class NoSkipOptions:
-        branch: Literal["attn", "mlp", "both"] = option("attn", "branch whose skip is dropped")
+        branch: Literal["attn", "mlp", "both"] = option("branch whose skip is dropped", default="attn")
 
     NoSkipOptions(branch="mlp")                                 # checked, frozen, keyword-only
     read_options(NoSkipOptions, {"branch": "mlp"}, "no_skip")   # from a spec, TOML or JSON
@@ -57,7 +57,7 @@ DataText = Annotated[str, BeforeValidator(_path_text)]  # a path, or the name of
 
 
 def option(
-    default: Any, help: str, *, low: float | None = None, high: float | None = None, above: float | None = None
+    help: str, *, default: Any, low: float | None = None, high: float | None = None, above: float | None = None
 ) -> Any:
     """One option of an `options` class: its default, its help text and its range (`above` excludes the bound)."""
     return Field(default=default, description=help, ge=low, le=high, gt=above)

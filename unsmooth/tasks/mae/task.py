@@ -37,8 +37,8 @@ class MaeOptions:
 
     label = "mae"
 
-    mask_ratio: float = option(0.75, "share of masked patches", above=0.0, high=1.0)
-    norm_pix_loss: bool = option(True, "reconstruct pixels normalised per patch")
+    mask_ratio: float = option("share of masked patches", default=0.75, above=0.0, high=1.0)
+    norm_pix_loss: bool = option("reconstruct pixels normalised per patch", default=True)
 
 
 @dataclass

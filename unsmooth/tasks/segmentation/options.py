@@ -15,18 +15,22 @@ class SegmentationOptions:
 
     label = "segmentation"
 
-    head: Literal["upernet"] = option("upernet", "segmentation head (Hugging Face's UperNet)")
-    classes: int = option(150, "number of classes", low=2)
-    hidden: int = option(512, "channels of the head; the auxiliary head has half as many", low=2)
-    auxiliary: float = option(0.4, "loss weight of the auxiliary head; 0: no auxiliary head", low=0)
-    crop: int = option(0, "side of training crops and of windows; 0: the spec's img_size, or 512", low=0)
-    short: int = option(0, "length that the shorter image side is resized to; 0: the crop", low=0)
-    smallest: float = option(0.5, "lower end of the random resize factor in training", low=0.01)
-    largest: float = option(2.0, "upper end of the random resize factor in training", low=0.01)
-    cat_max_ratio: float = option(0.75, "largest share of one class in a training crop (10 tries)", low=0.01, high=1)
-    mode: Literal["slide", "whole"] = option("slide", "evaluation: averaged sliding windows, or the whole image")
-    reduce_zero_label: bool = option(True, "treat annotation value 0 as unlabelled and 1 as the first class")
-    ignore: int = option(255, "annotation value of unlabelled pixels", low=0)
+    head: Literal["upernet"] = option("segmentation head (Hugging Face's UperNet)", default="upernet")
+    classes: int = option("number of classes", default=150, low=2)
+    hidden: int = option("channels of the head; the auxiliary head has half as many", default=512, low=2)
+    auxiliary: float = option("loss weight of the auxiliary head; 0: no auxiliary head", default=0.4, low=0)
+    crop: int = option("side of training crops and of windows; 0: the spec's img_size, or 512", default=0, low=0)
+    short: int = option("length that the shorter image side is resized to; 0: the crop", default=0, low=0)
+    smallest: float = option("lower end of the random resize factor in training", default=0.5, low=0.01)
+    largest: float = option("upper end of the random resize factor in training", default=2.0, low=0.01)
+    cat_max_ratio: float = option(
+        "largest share of one class in a training crop (10 tries)", default=0.75, low=0.01, high=1
+    )
+    mode: Literal["slide", "whole"] = option(
+        "evaluation: averaged sliding windows, or the whole image", default="slide"
+    )
+    reduce_zero_label: bool = option("treat annotation value 0 as unlabelled and 1 as the first class", default=True)
+    ignore: int = option("annotation value of unlabelled pixels", default=255, low=0)
 
     def __post_init__(self) -> None:
         if self.smallest > self.largest:

@@ -43,10 +43,15 @@ class VqaOptions:
 
     label = "vqa"
 
-    vocab: str = option("", "BERT vocab.txt (default: that of the weights, or the words of the training questions)")
-    min_answers: int = option(9, "questions that an answer must be the majority answer of to be in the vocabulary",
-                              low=1)  # fmt: skip
-    answers: Literal["train", "train+val"] = option("train", "annotations that the answer vocabulary is built from")
+    vocab: str = option(
+        "BERT vocab.txt (default: that of the weights, or the words of the training questions)", default=""
+    )
+    min_answers: int = option(
+        "questions that an answer must be the majority answer of to be in the vocabulary", default=9, low=1
+    )
+    answers: Literal["train", "train+val"] = option(
+        "annotations that the answer vocabulary is built from", default="train"
+    )
 
 
 @dataclass(frozen=True)
