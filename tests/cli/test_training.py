@@ -117,7 +117,7 @@ def test_mistakes_in_data(tmp_path, capsys, monkeypatch):
     assert "more than the 3 of" in mistake(
         capsys, "train", HOST.replace("depth", "num_classes=3, depth"), "--data", "good.npz", *few
     )
-    assert "less than one patch" in mistake(
+    assert "fewer than one patch" in mistake(
         capsys, "train", "vit_tiny_patch16_224(depth=1)", "--data", "good.npz", *few
     )
     assert sorted(tmp_path.rglob("*")) == before
