@@ -39,7 +39,8 @@ format: .venv/ready  ## format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/ready  ## measure the cost of remedies, a diagnosis and training
+bench: .venv/ready  ## measure the cost of imports, remedies, a diagnosis and training
+	$(BIN)/python benchmarks/imports.py
 	$(BIN)/python benchmarks/remedies.py --write
 	$(BIN)/python benchmarks/vitals.py
 	$(BIN)/python benchmarks/training.py

@@ -9,11 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import timm
-import torch
 from torch import Tensor, nn
 
-from unsmooth._version import __version__
 from unsmooth.data.image_batches import ImageBatches, ImageInput, NamedImages, image_batches
 from unsmooth.diagnosis import registry
 from unsmooth.diagnosis.describe import (
@@ -32,7 +29,8 @@ from unsmooth.diagnosis.settings import DiagnoseSettings
 from unsmooth.diagnosis.verdict import reach_verdict
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example
-from unsmooth.results.diagnosis import Diagnosis, Provenance, Reference
+from unsmooth.results.diagnosis import Diagnosis, Reference
+from unsmooth.results.provenance import Provenance, versions
 from unsmooth.surgery.plan import anatomy_of, fit, select_blocks
 from unsmooth.surgery.storage import open_model
 from unsmooth.utils.options import read_options
@@ -122,9 +120,7 @@ def diagnose(
         learned=learned_parameters(model, anatomy),
         findings=findings,
         conclusion=verdict,
-        provenance=Provenance(
-            __version__, torch.__version__, timm.__version__, command, round(time.time() - started, 1)
-        ),
+        provenance=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
     )
 
 

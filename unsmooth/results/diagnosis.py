@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field
 
 from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Result, record
 from unsmooth.utils.files import write
 
@@ -188,17 +189,6 @@ class LearnedParameter:
     high: float | None
     values: list[float | None]
     quantiles: bool
-
-
-@record
-class Provenance:
-    """Versions, command and duration."""
-
-    unsmooth: str
-    torch: str
-    timm: str
-    command: str
-    seconds: float
 
 
 @record
