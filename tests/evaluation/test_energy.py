@@ -182,7 +182,7 @@ def published(channels: int) -> tuple[float, float]:
     [
         ("tiny", 192, 2.21),
         pytest.param("small", 384, 2.35, marks=pytest.mark.slow),
-        pytest.param("base", 768, 2.45, marks=pytest.mark.slow),
+        pytest.param("base", 768, 2.45, marks=[pytest.mark.slow, pytest.mark.full]),
     ],
 )
 def test_the_adder_papers_account(size: str, channels: int, times: float) -> None:

@@ -30,6 +30,9 @@ ELSEWHERE = [
     ("torchvision_vit", "adder"),
 ]
 BOTH = [*ON_DEIT, *ELSEWHERE]
+# Compiling takes 10 s each: one pair per host, the others are for `make test-all`.
+COMPILED_FULLY = {("swin", "adder+no_skip"), ("cait", "adder_attention"), ("torchvision_vit", "adder")}
+COMPILED = [pytest.param(*pair, marks=pytest.mark.full if pair in COMPILED_FULLY else ()) for pair in BOTH]
 
 
 def inputs(name: str, dtype: torch.dtype = torch.float32) -> Example:
@@ -67,7 +70,7 @@ def same_gradients(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "case"), BOTH)
+@pytest.mark.parametrize(("name", "case"), COMPILED)
 def test_a_compiled_model_has_no_graph_break_and_the_same_outputs(name: str, case: str) -> None:
     model, given = treat(host(name), case), inputs(name)
     torch.compiler.reset()

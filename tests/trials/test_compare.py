@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -186,12 +184,3 @@ def test_another_recipe_in_the_same_folder_is_refused(trial):
     with pytest.raises(UnsmoothError, match=r"holds another run \(lr was 0.002 and is 0.1"):
         small_trial(out, lr=0.1)
     assert json.loads((out / "trial.json").read_text()) == before
-
-
-@pytest.mark.parametrize("module", ["evaluation.evaluate", "evaluation.bench", "trials.compare"])
-def test_imports_are_light(module):
-    """Reports and the command line are imported when they are used."""
-    heavy = ("plotly", "matplotlib", "rich", "typer", "sklearn", "transformers")
-    code = f"import sys, unsmooth.{module}; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
