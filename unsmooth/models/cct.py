@@ -1,10 +1,10 @@
-"""Compact transformers for small images (Hassani et al., Escaping the Big Data Paradigm with Compact Transformers, 2021).
+"""Compact transformers for small images (Hassani et al., Escaping the Big Data Paradigm with Compact Transformers).
 
-cct_2_3x2_32, cct_4_3x2_32       128 channels: 89.2 and 91.5 % on CIFAR-10 after 200 epochs (published)
+cct_2_3x2_32, cct_4_3x2_32         128 channels; published: 89.2 and 91.5 % on CIFAR-10 after 200 epochs
 cct_6_3x1_32, cct_6_3x2_32,
-cct_7_3x1_32, cct_7_3x2_32       256 channels
-cct_12_3x2_32                    ours: 12 blocks of 96 channels, deep and narrow
-vit_lite_6_4_32, vit_lite_7_4_32 256 channels, patches of 4 × 4 pixels and a class token: 90.9 % for 6 blocks (published)
+cct_7_3x1_32, cct_7_3x2_32         256 channels
+cct_12_3x2_32                      ours: 12 blocks of 96 channels, deep and narrow
+vit_lite_6_4_32, vit_lite_7_4_32   256 channels, patches of 4 × 4 pixels, a class token; published: 90.9 % with 6 blocks
 
 CCT has a convolutional tokenizer, no class token, and pools the tokens by a learned weight per token:
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from timm.models import register_model
@@ -63,7 +64,7 @@ class ConvTokenizer(nn.Module):
                     nn.ReLU(),
                     nn.MaxPool2d(3, stride=2, padding=1),
                 )
-                for a, b in zip(widths, widths[1:], strict=False)
+                for a, b in pairwise(widths)
             )
         )
 
@@ -93,8 +94,7 @@ class CompactTransformer(VisionTransformer):  # type: ignore[misc]
         super().__init__(
             **{"class_token": False, "global_pool": "", "embed_layer": embed, "embed_dim": embed_dim, **options}
         )
-        factory = {name: options.get(name) for name in ("device", "dtype")}
-        self.sequence_pool = nn.Linear(embed_dim, 1, **factory)
+        self.sequence_pool = nn.Linear(embed_dim, 1, device=options.get("device"), dtype=options.get("dtype"))
 
     def pool(self, x: Tensor, pool_type: str | None = None) -> Tensor:
         weights = self.sequence_pool(x).softmax(dim=1)
