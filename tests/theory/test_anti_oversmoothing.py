@@ -175,6 +175,59 @@ def test_theorem_3_does_not_speak_about_what_a_norm_in_front_does() -> None:
 
 
 @quick
+@given(SIZES, SEEDS, st.floats(0.0, 60.0), st.floats(0.05, 3.0))
+def test_section_2_2_a_small_value_matrix_makes_the_high_band_fall(
+    n: int, seed: int, alpha: float, relative: float
+) -> None:
+    """‖W_V‖₂ < 1/√n: monotone, whatever the scores, which may be new in each step."""
+    rng, p, x = draw(n, seed, alpha)
+    w = rng.normal(size=(5, 5))
+    w *= relative / np.sqrt(n) / np.linalg.norm(w, 2)
+    assert theory.smoothing_rate(alpha, n).item() <= np.sqrt(n) * SLACK
+    shrinks = theory.always_shrinks(np.linalg.norm(w, 2), n).item()
+    assert shrinks == (relative < 1) or relative == pytest.approx(1)
+    for _ in range(4 if shrinks else 0):
+        y = softmax(rng.permutation(p.ravel()).reshape(n, n)) @ x @ w
+        assert norm(high(y)) < norm(high(x)) * SLACK + 1e-15
+        x = y
+
+
+def test_section_2_2_its_threshold_is_not_vacuous() -> None:
+    """A hard map stretches HC by √(n/2), so with ‖W_V‖₂ above √(2/n) HC grows; at 1/√n it is ‖W_V‖₂ that saves it."""
+    n, x = 16, np.eye(16)[:, :1] - np.eye(16)[:, 1:2]
+    for size, grows in ((0.99 / np.sqrt(n), False), (1.01 * np.sqrt(2 / n), True)):
+        assert (norm(high(hard_map(n) @ x * size)) > norm(high(x))) == grows
+        assert theory.always_shrinks(size, n).item() != grows
+    assert not theory.always_shrinks(1 / np.sqrt(n), n).item()  # printed with <
+
+
+@quick
+@given(SIZES, SEEDS, st.floats(0.01, 3.0), st.floats(-1.0, 1.0))
+def test_section_2_2_the_sufficient_condition_for_dot_products(n: int, seed: int, gamma: float, slack: float) -> None:
+    """γ²‖W_QW_Kᵀ‖₂/√d + ln‖W_V‖₂ ≤ ½ ln((n−1)/n): HC falls at least at Theorem 3's rate, in every step."""
+    rng, _, x = draw(n, seed, 1.0)
+    x *= gamma / np.linalg.norm(x, axis=1).max()
+    q, k, w = (rng.normal(size=(5, 5)) for _ in range(3))
+    score = gamma**2 * np.linalg.norm(q @ k.T, 2) / np.sqrt(5)
+    q, k = q / np.sqrt(max(1.0, score / 3)), k / np.sqrt(max(1.0, score / 3))
+    score = gamma**2 * np.linalg.norm(q @ k.T, 2) / np.sqrt(5)
+    w *= np.exp(np.log((n - 1) / n) / 2 - score - slack) / np.linalg.norm(w, 2)
+    found = theory.dot_product_shrinks(t(q), t(k), t(w), gamma, 5, n).item()
+    left = score + np.log(np.linalg.norm(w, 2))
+    assert found == (left <= np.log((n - 1) / n) / 2) or left == pytest.approx(np.log((n - 1) / n) / 2, abs=1e-9)
+    if not found:
+        return
+    rate = np.sqrt(n * np.exp(2 * score) / (np.exp(2 * score) + n - 1)) * np.linalg.norm(w, 2)
+    assert rate < 1
+    start, steps = norm(high(x)), int(np.ceil(np.log(1e-3) / np.log(rate)))  # "logarithmic time"
+    for step in range(1, min(steps, 300) + 1):
+        x = softmax((x @ q) @ (x @ k).T / np.sqrt(5)) @ x @ w
+        assert np.linalg.norm(x, axis=1).max() <= gamma * SLACK  # so the condition holds in the next step as well
+        assert norm(high(x)) <= rate**step * start * SLACK + 1e-12
+    assert steps > 300 or norm(high(x)) <= 1e-3 * start * SLACK
+
+
+@quick
 @given(SIZES, SEEDS, SCALES, st.integers(1, 4))
 def test_propositions_4_5_6_bound_a_block(n: int, seed: int, alpha: float, heads: int) -> None:
     rng, p, x = draw(n, seed, alpha)
@@ -253,6 +306,10 @@ def test_lemma_8_the_best_coefficient_of_the_mean_filter_is_one(n: int, seed: in
     assert solved == pytest.approx(1)
     assert all(np.linalg.norm(a - j, 2) <= np.linalg.norm(a - b * j, 2) + 1e-12 for b in np.linspace(0, 2, 21))
     assert theory.mean_filter_coefficient(t(a + np.eye(n))).item() == pytest.approx(2)  # adder attention
+    fourier = scipy.linalg.dft(n, scale="sqrtn")
+    assert np.allclose(fourier.conj().T @ np.diag([1.0] + [0] * (n - 1)) @ fourier, j)  # so L = βJ, not β11ᵀ (Eq. 70)
+    literal = np.linalg.lstsq(np.ones((n * n, 1)), a.ravel(), rcond=None)[0][0]
+    assert literal == pytest.approx(1 / n)
 
 
 def test_lemma_8_is_about_unitarily_invariant_norms() -> None:
@@ -291,6 +348,43 @@ def test_the_mixing_rate_is_no_bound_for_one_step() -> None:
     assert norm(high(a @ a @ x)) == 0
 
 
+def stationary(a: np.ndarray) -> np.ndarray:
+    """π as the left eigenvector of eigenvalue one."""
+    values, vectors = np.linalg.eig(a.T)
+    pi = np.real(vectors[:, np.abs(values - 1).argmin()])
+    return pi / pi.sum()
+
+
+@quick
+@given(SIZES, SEEDS, st.floats(0.1, 3.0))
+def test_d1_the_ergodicity_coefficient_contracts_in_every_step(n: int, seed: int, alpha: float) -> None:
+    """‖a_iᵀA − πᵀ‖₁ ≤ λ‖a_i − π‖₁ for all rows, with λ = τ(A) < 1, and so Aˡ → 1πᵀ."""
+    _, p, _ = draw(n, seed, alpha)
+    a = softmax(p)
+    pi, tau = stationary(a), theory.ergodicity_coefficient(t(a)).item()
+    assert 0 <= tau < 1
+    before, after = np.abs(a - pi).sum(1), np.abs(a @ a - pi).sum(1)
+    assert (after <= tau * before * SLACK + 1e-12).all()
+    if before.min() > 1e-6:
+        assert theory.row_contraction(t(a)).item() == pytest.approx((after / before).max(), abs=1e-6)
+    power = np.linalg.matrix_power(a, 50)
+    assert (np.abs(power - pi).sum(1) <= tau**49 * before * SLACK + 1e-12).all()
+
+
+def test_d1_the_second_eigenvalue_is_no_contraction() -> None:
+    """One step exceeds |λ₂| for most maps, and in ℓ₂ some maps have no λ below one at all."""
+    rng = np.random.default_rng(0)
+    maps = [softmax(rng.uniform(0.5, 4) * rng.normal(size=(n, n))) for n in rng.integers(3, 12, 300)]
+    smallest = np.array([theory.row_contraction(t(a)).item() for a in maps])
+    second = np.array([theory.mixing_rate(t(a)).item() for a in maps])
+    assert (smallest > second * (1 + 1e-9)).mean() > 0.8
+    euclidean = [
+        max(np.linalg.norm(row @ a - stationary(a)) / np.linalg.norm(row - stationary(a)) for row in a) for a in maps
+    ]
+    assert max(euclidean) > 1
+    assert theory.row_contraction(torch.full((2, 4, 4), 0.25)).tolist() == [0, 0]
+
+
 def test_one_token_mixes_at_once() -> None:
     assert theory.mixing_rate(torch.ones(2, 1, 1)).tolist() == [0, 0]
     assert theory.ergodicity_bound(torch.inf, 1) == 0
@@ -298,7 +392,26 @@ def test_one_token_mixes_at_once() -> None:
     assert theory.mixing_rate(torch.eye(3)) == 1
 
 
-# D.3
+# D.2 and D.3
+
+
+def test_d2_the_counterexample_to_a_step_of_dong_et_al() -> None:
+    eye = np.eye(2)
+    left, right = theory.rank_collapse_step(t(np.diag([2.0, 3.0])), t(np.array([0.8, 0.2])), t(eye), t(eye))
+    assert (left.item(), right.item()) == (pytest.approx(4), 3)
+
+
+@quick
+@given(SIZES, SEEDS)
+def test_d2_the_step_with_its_norm_repaired(n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    d, r, v = np.diag(rng.normal(size=n)), rng.normal(size=(n, 4)), rng.normal(size=(4, 4))
+    p = softmax(rng.normal(size=n))
+    left, right = theory.rank_collapse_step(t(d), t(p), t(r), t(v))
+    ones = np.ones((n, 1))
+    assert left.item() == pytest.approx(np.linalg.norm(d @ ones @ p[None] @ r @ v, 1))
+    assert right.item() == pytest.approx(np.abs(d @ ones).max() * np.linalg.norm(r, 1) * np.linalg.norm(v, 1))
+    assert left.item() <= np.abs(np.diag(d)).sum() * np.linalg.norm(r, 1) * np.linalg.norm(v, 1) * SLACK
 
 
 @quick
