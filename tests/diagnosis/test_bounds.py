@@ -57,7 +57,7 @@ def test_parts_removed_from_a_deit_in_numpy(variant: str) -> None:
     picture = images()[:1].double()
     with torch.no_grad():
         x = model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(picture))))[0].numpy()
-    heads, start = model.blocks[0].attn.num_heads, hc(x)
+    heads, start = model.blocks[0].attn.num_heads, np.linalg.norm(x)
     for i in range(len(model.blocks)):
         at = f"blocks.{i}."
         mean, variance = x.mean(axis=1, keepdims=True), x.var(axis=1, keepdims=True)
@@ -74,15 +74,19 @@ def test_parts_removed_from_a_deit_in_numpy(variant: str) -> None:
         assert measured == pytest.approx(np.log(hc(x) / start), abs=1e-6)
 
 
-def test_the_bound_of_one_head_from_its_formula() -> None:
+def test_the_bound_of_one_head_is_one_step_from_its_formula() -> None:
+    """F.1: ln(γ_l‖HC[X_{l−1}]‖_F/‖X_0‖_F). In the second block X_{l−1} is what the first head of the first one made."""
     model = host("deit").double()
     found = bound("smoothing_bound", model)
-    block = model.blocks[0]
-    captured: dict[str, torch.Tensor] = {}
-    block.norm1.register_forward_hook(lambda m, args, out: captured.update(x=args[0], y=out))
+    block = model.blocks[1]
     with torch.no_grad():
-        model(images()[:1].double())
-    x, y = (captured[key][0].numpy() for key in ("x", "y"))
+        first = model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(images()[:1].double()))))
+        v = model.blocks[0].attn.qkv(model.blocks[0].norm1(first)).unflatten(-1, (3, model.blocks[0].attn.num_heads, -1))
+        q, k, v = (v[0, :, j, 0] for j in range(3))
+        head = torch.zeros_like(first[0])
+        head[:, : v.shape[-1]] = (q @ k.T / v.shape[-1] ** 0.5).softmax(-1) @ v
+        x_1 = model.blocks[0].attn.proj(head)
+        x, y = x_1.numpy(), block.norm1(x_1).numpy()
     qkv = y @ block.attn.qkv.weight.detach().numpy().T + block.attn.qkv.bias.detach().numpy()
     d, heads = y.shape[1], block.attn.num_heads
     q, k = (qkv[:, j * d : j * d + d // heads] for j in (0, 1))
@@ -90,7 +94,10 @@ def test_the_bound_of_one_head_from_its_formula() -> None:
     rate = np.sqrt(n * np.exp(2 * alpha) / (np.exp(2 * alpha) + n - 1))
     value = np.linalg.norm(block.attn.qkv.weight.detach().numpy()[2 * d : 2 * d + d // heads], 2)
     output = np.linalg.norm(block.attn.proj.weight.detach().numpy()[:, : d // heads], 2)
-    assert found["attention"][0][0].item() == pytest.approx(np.log(hc(y) / hc(x) * rate * value * output), rel=1e-6)
+    gamma = hc(y) / hc(x) * rate * value * output
+    start = np.linalg.norm(first[0].numpy())
+    assert found["attention"][1][0].item() == pytest.approx(np.log(gamma * hc(x) / start), rel=1e-6)
+    assert found["attention.measured"][0][0].item() == pytest.approx(np.log(hc(x) / start), rel=1e-6)
 
 
 def test_bounds_are_for_plain_blocks() -> None:

@@ -8,6 +8,7 @@ import torch
 
 from tests.support import numpy_vit as ref
 from tests.support.small_hosts import example, host, treat
+from unsmooth.diagnosis.probe import probe
 
 EQUATIONS: dict[str, tuple[type[ref.Reference], dict[str, object]]] = {
     "attn_scale": (ref.AttnScale, {}),
@@ -49,6 +50,7 @@ EQUATIONS: dict[str, tuple[type[ref.Reference], dict[str, object]]] = {
     "l2_attention": (ref.L2Attention, {}),
     "l2_attention(tau=3.0)": (ref.L2Attention, {"tau": 3.0}),
     "logistic_attention": (ref.LogisticAttention, {}),
+    "logistic_attention(slope=1)": (ref.LogisticAttention, {"slope": 1.0}),
     "diverse_patch": (ref.Reference, {}),  # the host's own; its losses are in test_auxiliary.py
     "no_skip": (ref.NoSkip, {}),
     "no_skip(branch=mlp)": (ref.NoSkip, {"branches": ("mlp",)}),
@@ -86,6 +88,22 @@ def test_a_treated_model_is_its_equation(spec: str) -> None:
         double = model.double()(images().double()).numpy()
     # In double precision nothing but the equation is left. Graying keeps its DCT in at least single precision.
     assert np.abs(double - expected).max() < 1e-9 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(("slope", "equal"), [(1.0, True), (0.2, False)])
+def test_logistic_attention_as_printed_has_equal_rows(slope: float, equal: bool) -> None:
+    """Eq. 68: the query's term is the same in a whole row, so the softmax cancels it. LeakyReLU keeps it."""
+    model = treat(host("deit"), f"logistic_attention(slope={slope})").double()
+    maps: list[torch.Tensor] = []
+    with torch.no_grad(), probe(model, on_attention=lambda block, attention, call: maps.append(call.map())):
+        before = model(images().double())
+        for name, value in model.state_dict().items():
+            if name.endswith(("u_q", ".b")):
+                value.normal_()
+        after = model(images().double())
+    spread = max((a - a.mean(-2, keepdim=True)).abs().max().item() for a in maps)
+    assert (spread < 1e-12) == equal
+    assert torch.allclose(before, after, atol=1e-9) == equal  # u_q and b have no effect at all
 
 
 def test_every_remedy_has_an_equation() -> None:

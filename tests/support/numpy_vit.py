@@ -210,10 +210,12 @@ class L2Attention(Reference):
 
 
 class LogisticAttention(Reference):
+    slope = 0.2
+
     def scores(self, block: str, head: int, q: Array, k: Array) -> Array:
         u_q, u_k, b = (self[f"{block}.attn.unsmooth_logistic_attention.{name}"][head] for name in ("u_q", "u_k", "b"))
         z = (q @ u_q)[:, None] + (k @ u_k)[None] + b
-        return np.where(z > 0, z, 0.2 * z)
+        return np.where(z > 0, z, self.slope * z)
 
 
 class NoSkip(Reference):

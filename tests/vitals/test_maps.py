@@ -337,6 +337,23 @@ def test_the_size_of_a_map_does_not_matter(key: str, shape: Any, seed: int, omeg
 
 
 @quick
+@given(shape=SHAPES, seed=seeds, hard=st.booleans())
+def test_a_map_without_negative_entries_responds_most_to_frequency_zero(shape: Any, seed: int, hard: bool) -> None:
+    """|Σ_q ω^q a_qk| ≤ Σ_q a_qk for every key k. With negative entries (AttnScale), other frequencies may win."""
+    a = maps(shape[0], shape[1], shape[2], shape[2], seed)
+    a = (a == a.max(-1, keepdims=True)).astype(float) if hard else a
+    curve = measured("attention_spectrum", a)["curve"]
+    assert (curve <= curve[..., :1] * (1 + 1e-9)).all()
+
+
+def test_attn_scale_can_make_a_high_pass_filter() -> None:
+    a = 0.9 / 6 + 0.1 * SHIFT
+    curve = measured("attention_spectrum", 1 / 6 + 20 * (a - 1 / 6))["curve"][0, 0]
+    assert curve[0] == pytest.approx(1)
+    assert (curve[1:] > 1.5).all()
+
+
+@quick
 @given(shape=SHAPES, seed=seeds)
 def test_the_mixing_rate_is_the_second_eigenvalue_and_below_its_bound(shape: Any, seed: int) -> None:
     """Of maps whose rows sum to one, whose first eigenvalue is one."""

@@ -1,6 +1,8 @@
-"""AttnScale (Wang et al., Anti-Oversmoothing in Deep Vision Transformers, ICLR 2022, Eq. 7–9).
+"""AttnScale (Wang et al., Anti-Oversmoothing, ICLR 2022, Eq. 7–9).
 
     Â = J + (1+ω)(A − J),   J = 11ᵀ/n,   one ω per layer and head, initialised to 0
+
+J is the largest low-pass part of A (Lemma 8). Negative entries of Â make band-pass and high-pass filters possible.
 
 It is linear in A, so the map is not computed and fused attention stays on:
 
@@ -44,7 +46,10 @@ class ScaledMap(AttentionPatch):
 class AttnScale(Remedy[NoOptions]):
     key = "attn_scale"
     title = "AttnScale"
-    paper = "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis, ICLR 2022"
+    paper = (
+        "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis: From Theory to Practice, "
+        "ICLR 2022"
+    )
     acts_on = "attention"
     parameters = "omega (heads)"
     departures = (

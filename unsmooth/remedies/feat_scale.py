@@ -1,4 +1,4 @@
-"""FeatScale (Wang et al., Anti-Oversmoothing in Deep Vision Transformers, ICLR 2022, Eq. 10–12).
+"""FeatScale (Wang et al., Anti-Oversmoothing, ICLR 2022, Eq. 10–12).
 
     Y' = (1+s)·DC[Y] + (1+t)·HC[Y],   s, t ∈ R^d, initialised to 0
 
@@ -31,7 +31,10 @@ class LearnedBandGain(BandGain):
 class FeatScale(Remedy[NoOptions]):
     key = "feat_scale"
     title = "FeatScale"
-    paper = "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis, ICLR 2022"
+    paper = (
+        "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis: From Theory to Practice, "
+        "ICLR 2022"
+    )
     acts_on = "attention branch output"
     parameters = "s, t (channels)"
     departures = (

@@ -1,10 +1,10 @@
-"""L2 attention (Wang et al., ICLR 2022, appendix D.3, Eq. 69; Kim et al., 2021).
+"""L2 attention (Wang et al., Anti-Oversmoothing, ICLR 2022, appendix D.3, Eq. 69; Kim et al., ICML 2021).
 
     P_ij = −‖q_i − k_j‖² / τ
 
 The term −‖q‖²/τ of its expansion is constant per row and cancels in the softmax, so the fused kernel stays on, with
 scale 2/τ and a bias −‖k_j‖²/τ on the keys. Each head has its own map, as before. Default: τ = √(head channels).
-Prop. of D.3: max|P| ≤ (‖W_K‖+‖W_Q‖)²γ²/τ for tokens of norm at most γ.
+For tokens of norm at most γ, max|P| ≤ (‖W_K‖₂+‖W_Q‖₂)²γ²/τ (D.3), so Theorem 3 applies.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class DistanceScores(ScorePatch):
 class L2Attention(Remedy[L2AttentionOptions]):
     key = "l2_attention"
     title = "L2 attention"
-    paper = "Wang et al., ICLR 2022, appendix D.3; Kim et al., The Lipschitz Constant of Self-Attention, ICML 2021"
+    paper = (
+        "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis: From Theory to Practice, "
+        "ICLR 2022, appendix D.3; Kim et al., The Lipschitz Constant of Self-Attention, ICML 2021"
+    )
     acts_on = "attention scores"
     Options = L2AttentionOptions
     conflicts = ("adder_attention", "adder", "logistic_attention")

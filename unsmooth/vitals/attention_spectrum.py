@@ -1,9 +1,10 @@
 """Spectrum of attention maps: ‖Λ_i‖₂, the row norms of Λ = F A F⁻¹, with F the unitary Fourier transform over tokens.
 
-The response of a map to the i-th frequency, per head (anti-oversmoothing, Figures 2, 5, 9 and 10). F⁻¹ is unitary, so
-the row norms need one transform over the queries. `curve` holds frequencies 0 to n/2; the others mirror them, because A
-is real. The value is the share above frequency zero, √(Σ_{i≥1}‖Λ_i‖²) / ‖Λ‖_F: 0 for the uniform map, which keeps
-only the mean token, and √((n−1)/n) for the identity.
+The response of a map to the i-th frequency, per head (anti-oversmoothing, F.2; Figures 2, 5, 9 and 10). F⁻¹ is
+unitary, so the row norms need one transform over the queries. `curve` holds frequencies 0 to n/2; the others mirror
+them, because A is real. The value is the share above frequency zero, √(Σ_{i≥1}‖Λ_i‖²) / ‖Λ‖_F: 0 for the uniform map,
+which keeps only the mean token, and √((n−1)/n) for the identity. A map without negative entries responds to no
+frequency more than to zero; band-pass and high-pass filters need negative entries, which AttnScale makes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """High-frequency share of the tokens: ‖HC[X]‖_F / ‖X‖_F, the part that is not their mean.
 
-From 0 (all tokens equal) to 1 (tokens with mean zero); the anti-oversmoothing paper's Figure 11. Undefined if all
+From 0 (all tokens equal) to 1 (tokens with mean zero); the anti-oversmoothing paper's Figure 11 (G.3). Undefined if all
 tokens are zero.
 """
 

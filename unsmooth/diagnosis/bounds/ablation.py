@@ -46,13 +46,14 @@ class OneHead(AttentionPatch):
 
 @dataclass
 class BlockNorms:
-    """‖HC‖_F (B,) at points of a block, and its largest logits α (B, heads).
+    """‖HC‖_F (B,) at points of a block, ‖X‖_F of its input (B,), and its largest logits α (B, heads).
 
     The points are `before` and `after` the block, `between` its branches, and for each branch its input (`attn in`),
     its output (`attn out`) and what the residual sum adds (`attn added`).
     """
 
     hc: dict[str, Tensor] = field(default_factory=dict)
+    size: Tensor | None = None
     alpha: Tensor | None = None
 
 
@@ -85,6 +86,8 @@ def measure_norms(model: nn.Module, anatomy: Anatomy, images: Tensor) -> list[Bl
     def on_tokens(block: Block, point: str, x: Tensor) -> None:
         tokens = as_tokens(x, block.channels).double()
         norms[block.index].hc[point] = split(tokens)[1].flatten(1).norm(dim=1)
+        if point == "before":
+            norms[block.index].size = tokens.flatten(1).norm(dim=1)
 
     def on_residual(block: Block, branch: str, x: Tensor, f: Tensor, out: Tensor) -> None:
         on_tokens(block, f"{branch} added", f)

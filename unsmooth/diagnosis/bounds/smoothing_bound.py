@@ -1,18 +1,18 @@
-"""Bounds of smoothing and measured smoothing: Theorem 3 and Propositions 4 to 6 (anti-oversmoothing, Figure 1).
+"""Bounds of smoothing and measured smoothing: Theorem 3 and Propositions 4 to 6 (anti-oversmoothing, Figure 1 and F.1).
 
 For a trained model with parts removed (`unsmooth.diagnosis.bounds.ablation`): one head (Theorem 3), all heads
-(Proposition 4), with the skip (Proposition 5), with the MLP and its skip (Proposition 6). Each is ln of the upper bound
-of ‖HC[X_l]‖_F / ‖HC[X_0]‖_F; the `.measured` parts are ln of the ratio itself, which is never above the bound. The
-bounds increase with depth, so they do not prove that a model collapses (see `unsmooth.theory`).
+(Proposition 4), with the skip (Proposition 5), with the MLP and its skip (Proposition 6). X_l are the tokens after block
+l, X_0 those before the first one. The `.measured` parts are ln(‖HC[X_l]‖_F / ‖X_0‖_F). The bound is that of one step from
+the measured previous block, ln(γ_l‖HC[X_{l−1}]‖_F / ‖X_0‖_F), with γ_l the factor of the theorem; the measurement is
+never above it. Where γ_l is above 1, which is usual, the bound does not prove that a model collapses.
 
 The theorems have no norm layers and no layer scale. Their effect on ‖HC‖ is measured in the same pass and multiplied
-in. Weights enter by their spectral norms, logits by α = max |P|. "One head" is the first head with its slice of the
-output projection. For plain pre-norm hosts: attention and an MLP of two layers, each with a skip.
+into γ_l. Weights enter by their spectral norms, logits by α = max |P|. "One head" is the first head with its slice of
+the output projection. For plain pre-norm hosts: attention and an MLP of two layers, each with a skip.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from unsmooth.diagnosis.bounds.ablation import VARIANTS, BlockNorms, measure_norms, remove_parts
@@ -28,8 +28,8 @@ COMPATIBLE = ("token_graying", "diverse_patch")  # remedies that do not change t
 
 @register(
     title="smoothing bounds",
-    formula="Σ ln(factors of Theorem 3, Propositions 4–6) ≥ ln(‖HC[X_l]‖_F/‖HC[X_0]‖_F)",
-    reading="measured values are below the bound; the gap shows how loose it is",
+    formula="ln(γ_l‖HC[X_{l−1}]‖_F/‖X_0‖_F) ≥ ln(‖HC[X_l]‖_F/‖X_0‖_F), γ_l: Theorem 3, Propositions 4–6",
+    reading="measured values are below the bound; the gap shows how loose it is in one block",
     family="theory",
     of="model",
     main="whole",
@@ -39,7 +39,7 @@ COMPATIBLE = ("token_graying", "diverse_patch")  # remedies that do not change t
         ("heads", "all heads, no skip, no MLP (Proposition 4)"),
         ("skip", "all heads with the skip, no MLP (Proposition 5)"),
         ("whole", "the unchanged model (Propositions 5 and 6)"),
-        ("*.measured", "measured ratio of the same variant"),
+        ("*.measured", "ln(‖HC[X_l]‖_F/‖X_0‖_F) of the same variant"),
     ),
 )
 def smoothing_bound(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: list[int]) -> dict[str, list[Tensor]]:
@@ -49,10 +49,11 @@ def smoothing_bound(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: 
     out: dict[str, list[Tensor]] = {}
     for variant in VARIANTS:
         norms = measure_norms(remove_parts(model, anatomy, variant), anatomy, images)
-        factors = [block_factor(model, block, norms[block.index], variant) for block in anatomy.blocks]
-        first = norms[0].hc["before"]
-        out[variant] = list(torch.stack(factors).log().cumsum(dim=0))
-        out[f"{variant}.measured"] = [(block.hc["after"] / first).log() for block in norms]
+        steps = [block_factor(model, block, norms[block.index], variant) for block in anatomy.blocks]
+        size = norms[0].size
+        assert size is not None
+        out[variant] = [(step * block.hc["before"] / size).log() for step, block in zip(steps, norms, strict=True)]
+        out[f"{variant}.measured"] = [(block.hc["after"] / size).log() for block in norms]
     return out
 
 
