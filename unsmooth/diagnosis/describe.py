@@ -90,17 +90,29 @@ def learned_parameters(model: nn.Module, anatomy: Anatomy) -> list[LearnedParame
             if not attachment.module:
                 continue
             module = attachment.module
-            block = next((b.index for b in anatomy.blocks if module.startswith(f"{b.name}.")), None)
+            block = next((b for b in anatomy.blocks if module.startswith(f"{b.name}.")), None)
             for name, parameter in model.get_submodule(module).named_parameters():
                 rows.append(_describe_parameter(entry.remedy.name, f"{module}.{name}", name, block, parameter))
     return rows
 
 
-def _describe_parameter(remedy: str, path: str, name: str, block: int | None, parameter: Tensor) -> LearnedParameter:
+def _describe_parameter(remedy: str, path: str, name: str, block: Block | None, parameter: Tensor) -> LearnedParameter:
     flat = parameter.detach().double().flatten().cpu()
     long = flat.numel() > LISTED_VALUES
     shown = flat.quantile(torch.linspace(0, 1, LISTED_VALUES, dtype=flat.dtype)) if long else flat
     mean, low, high, values = (
         round_values(finite_or_none(v.tolist())) for v in (flat.mean(), flat.min(), flat.max(), shown)
     )  # fmt: skip
-    return LearnedParameter(remedy, path, name, block, flat.numel(), mean, low, high, values, long)
+    index = None if block is None else block.index
+    by_head = _by_head(parameter, block)
+    return LearnedParameter(remedy, path, name, index, flat.numel(), mean, low, high, values, long, by_head)
+
+
+def _by_head(parameter: Tensor, block: Block | None) -> list[float | None] | None:
+    """The mean by head of a parameter with one value per head or per channel."""
+    heads = block.attention().heads if block is not None and len(block.attentions) == 1 else 0
+    if not heads or parameter.ndim != 1 or len(parameter) % heads:
+        return None
+    means = parameter.detach().double().unflatten(0, (heads, -1)).mean(dim=1).tolist()
+    shown: list[float | None] = round_values(finite_or_none(means))
+    return shown

@@ -1,7 +1,7 @@
 """Attention maps and token similarity of a few sample images, small enough for a report.
 
-Maps between patches: every head, a lattice of query patches, and the whole grid of keys, as bytes. They are for display
-only; no vital is computed from them.
+Maps between patches: every head, a lattice of query patches, and the whole grid of keys, as bytes. The first head also
+as a whole, with max pooling (anti-oversmoothing, Figure 8). They are for display only; no vital is computed from them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from unsmooth.seam.intercept import AttentionCall
 
 QUERIES_PER_SIDE = 7
 KEYS_PER_SIDE = 16  # finer grids are averaged
+POOLED = 4  # entries of the map of the first head per side of a pooling window
 PICTURE_SIDE = 224  # pixels
 
 
@@ -42,15 +43,17 @@ def sample_maps(
         if attention.kind != "global":
             return
         start = prefix_of(block, anatomy)
-        maps = call.map()[..., start:, start:].float()
+        whole = call.map().float()
+        maps = whole[..., start:, start:]
         grid = grid_of(maps.shape[-1], size)
         if grid is None or maps.ndim != 4 or len(maps) != len(images) or not maps.sum().isfinite():
             return
-        for sample, heads in zip(samples, maps, strict=False):
+        pooled = F.max_pool2d(whole[:, :1], POOLED, ceil_mode=True)
+        for sample, heads, first in zip(samples, maps, pooled, strict=False):
             queries, reduced = _reduce(heads, grid)
             entry = sample.blocks.setdefault(block.index, SampleBlock([], []))
             entry.grid, entry.queries = list(reduced.shape[-2:]), queries
-            entry.heads, entry.maps = len(heads), _encode(reduced)
+            entry.heads, entry.maps, entry.first_head = len(heads), _encode(reduced), _encode(first)
 
     def on_tokens(block: Block, x: Tensor) -> None:
         tokens = as_tokens(x, block.channels)[:, prefix_of(block, anatomy) :].float()

@@ -91,12 +91,15 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A curve of a figure: a vital by block, or a metric by epoch."""
+    """A curve of a figure: a vital or a learned parameter by block, or a metric by epoch."""
 
     label: str
     vital: str = ""
     part: str = ""
+    reduce: str = ""  # of a part with curves by head: one of `curves.REDUCTIONS`
+    learned: str = ""  # REMEDY.PARAMETER, or a difference of two: "feat_scale.t - feat_scale.s"
     metric: str = ""
+    arms: Sequence[str] = ()  # arms that the figure shows it of (default: all)
 
 
 @dataclass(frozen=True, kw_only=True)

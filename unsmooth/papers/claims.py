@@ -117,6 +117,13 @@ def _compared(direction: int, last: bool) -> Test:
     return test
 
 
+def _reached(claim: Claim, group: GroupResult, row: ArmResult) -> State | None:
+    """A curve that is above another one, or above a number, at one position at least."""
+    own, other = _points(row.curves.get(claim.curve)), _other(claim, group, row)
+    signs = [_sign(own[i], other[i]) for i in sorted(set(own) & set(other))]
+    return _verdict([max(signs)]) if signs else None
+
+
 def _bounded(claim: Claim, group: GroupResult, row: ArmResult) -> State | None:
     """The largest value over images against the smallest bound over images: a bound holds for each, or it fails."""
     own = _ends(row.curves.get(claim.curve), "high")
@@ -184,7 +191,7 @@ TESTS: dict[str, Test] = {
     "trends up": _trend(1), "trends down": _trend(-1),
     "ends above": _compared(1, last=True), "ends below": _compared(-1, last=True),
     "stays above": _compared(1, last=False), "stays below": _compared(-1, last=False),
-    "bounded by": _bounded, "equals": _equals,
+    "reaches above": _reached, "bounded by": _bounded, "equals": _equals,
     "higher than": _metric(1), "lower than": _metric(-1), "equal to": _metric(0),
 }  # fmt: skip
 METRIC_TESTS = ("higher than", "lower than", "equal to")

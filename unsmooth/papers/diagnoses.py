@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,16 @@ from typing import Any
 from unsmooth.diagnosis.diagnose import diagnose
 from unsmooth.errors import UnsmoothError
 from unsmooth.papers.catalogue import PLAIN, Experiment, PublishedGroup
+from unsmooth.papers.curves import curve_by_block
 from unsmooth.papers.request import RunRequest
 from unsmooth.papers.rows import published_row
-from unsmooth.papers.trials import by_block, describe_data, train_group
+from unsmooth.papers.trials import describe_data, describe_training, train_group
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.reproduction import ArmResult, GroupResult
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.storage import load
+from unsmooth.training.run import train
+from unsmooth.training.run_dir import RunDir
 from unsmooth.utils.files import write
 
 OWN_MODEL = "your model"  # name of the group of a model that is not of the paper
@@ -77,6 +81,8 @@ def _diagnose_given(experiment: Experiment, group: PublishedGroup, request: RunR
 
 def _diagnose_trained(experiment: Experiment, group: PublishedGroup, request: RunRequest) -> GroupDiagnoses:
     """Train small models and diagnose them."""
+    if len(group.models) == 1:
+        return _diagnose_one_trained(experiment, group, request)
     trial = train_group(experiment, group, request, vitals="none")
     diagnoses = []
     for arm in trial.arms:
@@ -87,6 +93,19 @@ def _diagnose_trained(experiment: Experiment, group: PublishedGroup, request: Ru
         model = load(request.folder(group) / folder / "last")
         diagnoses.append(_diagnose(experiment, request, model, None, request.images(experiment)))
     return GroupDiagnoses(group, group.specs(request.small), diagnoses, describe_data(trial))
+
+
+def _diagnose_one_trained(experiment: Experiment, group: PublishedGroup, request: RunRequest) -> GroupDiagnoses:
+    """The same for a group of one model, which is compared with nothing."""
+    (spec,), recipe, images = group.specs(request.small), request.recipe(experiment, group), request.images(experiment)
+    run = RunDir(request.folder(group))
+    request.on_stage(f"{experiment.id}: training {spec}")
+    train(spec, images, recipe=recipe, out=run.path, data_dir=request.data_dir, workers=request.workers,
+          device=request.device, command=request.command)  # fmt: skip
+    diagnosis = _diagnose(experiment, request, load(run.last), None, images)
+    trained = json.loads(run.settings_file.read_text(encoding="utf-8"))
+    data = describe_training(trained["data"], trained["images"]["train"], recipe.epochs)
+    return GroupDiagnoses(group, [spec], [diagnosis], data)
 
 
 def _diagnose(
@@ -113,7 +132,8 @@ def _group_result(experiment: Experiment, diagnosed: GroupDiagnoses, request: Ru
     for i, (spec, diagnosis) in enumerate(zip(diagnosed.specs, diagnosed.diagnoses, strict=True)):
         row = published_row(group, i, spec) if group is not None else _own_row(spec, diagnosis.model.remedies)
         diagnosis.model.name = row.name if group is not None else row.spec
-        curves = {curve.label: by_block(diagnosis, curve) for curve in experiment.curves}
+        shown = [curve for curve in experiment.curves if group is None or not curve.arms or row.name in curve.arms]
+        curves = {curve.label: curve_by_block(diagnosis, curve) for curve in shown}
         row.curves = {label: curve for label, curve in curves.items() if curve is not None}
         row.skipped = sorted({reason for vital in diagnosis.vitals.values() for reason in vital.skipped.values()})
         rows.append(row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +73,17 @@ def check_groups(experiment: Experiment, request: RunRequest) -> None:
     """Build every model, so that a mistake in the last one is found before the first one is trained."""
     for group in request.groups(experiment):
         recipe = request.recipe(experiment, group)
-        for spec in group.specs(request.small) if len(group.models) > 1 else ():
-            build(spec, 10, recipe, 0)
+        for arm in group.models if len(group.models) > 1 else ():
+            own = {} if request.small else arm.overrides
+            build(group.spec(arm, request.small), 10, replace(recipe, **own), 0)
 
 
 def describe_data(trial: Trial) -> str:
-    epochs = trial.recipe["epochs"]
-    name = Path(trial.data.name).name
-    return f"{name}, {trial.data.train:,} training images, {epochs} epoch{'s' if epochs != 1 else ''}"
+    return describe_training(trial.data.name, trial.data.train, trial.recipe["epochs"])
+
+
+def describe_training(data: str, images: int, epochs: int) -> str:
+    return f"{Path(data).name}, {images:,} training images, {epochs} epoch{'s' if epochs != 1 else ''}"
 
 
 def train_group(experiment: Experiment, group: PublishedGroup, request: RunRequest, vitals: str | None = None) -> Trial:

@@ -34,14 +34,16 @@ if TYPE_CHECKING:
 
 PAGE = 7.2  # inches: the width of two columns of a paper
 SIMILARITY = ("token_cosine", "attention_cosine", "high_frequency_ratio")
+SPECTRUM_NOTE = "x: frequency, from 0 to the highest; y: ‖Λ_i‖₂, three decades"
 
 
 def all_figures(diagnoses: Sequence[Diagnosis]) -> dict[str, Figure]:
     """Every figure that has data, by name."""
     names = unique_names(diagnosis.model.name for diagnosis in diagnoses)
     makers: dict[str, Callable[[Sequence[Diagnosis], list[str]], Figure | None]] = {
-        "depth": depth, "similarity": similarity, "spectrum": spectrum, "rank": rank, "bounds": bounds,
-        "jacobian": jacobian, "maps": maps, "learned": learned,
+        "depth": depth, "similarity": similarity, "spectrum": spectrum, "first_head_spectrum": first_head_spectrum,
+        "rank": rank, "bounds": bounds, "jacobian": jacobian, "maps": maps, "first_head_maps": first_head_maps,
+        "learned": learned, "learned_by_head": learned_by_head,
     }  # fmt: skip
     figures = {name: maker(diagnoses, names) for name, maker in makers.items()}
     return {name: figure for name, figure in figures.items() if figure is not None and figure.axes}
@@ -122,23 +124,54 @@ def _curves(
 
 @rc_context(panels.STYLE)
 def spectrum(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
-    """Spectra of attention maps, heads × blocks."""
+    """Spectra of attention maps: one row per block, one column per head."""
+    found = _spectra(diagnoses)
+    if found is None:
+        return None
+    by, blocks, heads, top = found
+    figure, axes = new_figure(len(blocks), heads, 0.42, max(PAGE / 2, min(14.0, 1.2 * heads)))
+    for row, b in enumerate(blocks):
+        for h in range(heads):
+            panels.spectrum(axes[row * heads + h], [panels.pick(m, b, h) for m in by], top)
+        axes[row * heads].set_ylabel(f"block {b}", fontsize=6, rotation=0, ha="right", va="center")
+    for h in range(heads):
+        axes[h].set_title(f"head {h}", fontsize=6)
+    panels.legend(figure, names, False, note=SPECTRUM_NOTE)
+    return figure
+
+
+@rc_context(panels.STYLE)
+def first_head_spectrum(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
+    """Spectra of the first head, one panel per block."""
+    found = _spectra(diagnoses)
+    if found is None:
+        return None
+    by, blocks, _, top = found
+    figure, axes = panelled(len(blocks), 3 if len(blocks) < 4 else 6, 1.6)
+    for ax, b in zip(axes, blocks, strict=True):
+        ax.set_title(f"block {b}", loc="left")
+        ax.set_xlabel("frequency")
+        for i, model in enumerate(by):
+            curve = panels.pick(model, b, 0)
+            if curve is not None:
+                ax.plot(panels.floats(curve), **panels.look(i), linewidth=1.1)
+        ax.set_yscale("log")
+        ax.set_ylim(top * 1e-3, top * 1.3)
+    axes[0].set_ylabel("‖Λ_i‖₂, first head")
+    panels.legend(figure, names, False)
+    return figure
+
+
+def _spectra(diagnoses: Diagnoses) -> tuple[list[Any], list[int], int, float] | None:
+    """Spectra by model, block and head, the blocks that have any, the number of heads and the largest value."""
     grid = next((g for g in grids(diagnoses) if g["key"] == "attention_spectrum"), None)
     if grid is None:
         return None
-    blocks = max(len(m) for m in grid["by"] if m)
-    heads = max(len(b) for m in grid["by"] if m for b in m if b)
-    figure, axes = new_figure(heads, blocks, 0.5, max(PAGE / 2, min(14.0, 0.6 * blocks)))
-    top = max(v for m in grid["by"] if m for b in m if b for h in b for v in h if v)
-    for h in range(heads):
-        for b in range(blocks):
-            panels.spectrum(axes[h * blocks + b], [panels.pick(m, b, h) for m in grid["by"]], top or 1.0)
-        axes[h * blocks].set_ylabel(f"head {h}", fontsize=6)
-    for b in range(blocks):
-        axes[b].set_title(f"block {b}", fontsize=6)
-    note = "x: frequency, from 0 to the highest; y: ‖Λ‖₂, three decades"
-    panels.legend(figure, names, False, note=note)
-    return figure
+    models = [m for m in grid["by"] if m]
+    blocks = [b for b in range(max(len(m) for m in models)) if any(b < len(m) and m[b] for m in models)]
+    heads = max(len(b) for m in models for b in m if b)
+    top = max(v for m in models for b in m if b for h in b for v in h if v)
+    return grid["by"], blocks, heads, top or 1.0
 
 
 @rc_context(panels.STYLE)
@@ -161,7 +194,9 @@ def bounds(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
     charts = [chart for chart in bound_charts(diagnoses) if any(has_numbers(b["bound"]) for b in chart["by"])]
     if not charts:
         return None
-    figure, axes = panelled(len(charts), 3, 1.8)
+    printed = {(key, part): i for key, v in merged(diagnoses).items() for i, part in enumerate(v.meaning)}
+    charts.sort(key=lambda chart: printed.get((chart["key"], chart["name"]), 0))  # stable: vitals stay together
+    figure, axes = panelled(len(charts), 4 if len(charts) == 4 else 3, 1.8)
     for ax, bound in zip(axes, charts, strict=True):
         panels.by_block(ax, depth_of(diagnoses), f"{bound['title']} {bound['name']}".strip())
         for i, values in enumerate(bound["by"]):
@@ -214,6 +249,50 @@ def maps(diagnoses: Sequence[Diagnosis], names: list[str]) -> Figure | None:
             figure.delaxes(ax)
     legend = (f"{letter(i)}  {name}" for i, name in enumerate(names))
     figure.supxlabel(panels.literal("\n".join(legend)), fontsize=6.5)
+    return figure
+
+
+@rc_context(panels.STYLE)
+def first_head_maps(diagnoses: Sequence[Diagnosis], names: list[str]) -> Figure | None:
+    """Whole maps of the first head after max pooling: one row per model, one column per block."""
+    samples = [next((s for s in d.samples if any(e.first_head for e in s.blocks.values())), None) for d in diagnoses]
+    rows = [(name, sample) for name, sample in zip(names, samples, strict=True) if sample is not None]
+    if not rows:
+        return None
+    blocks = sorted({block for _, sample in rows for block, entry in sample.blocks.items() if entry.first_head})
+    width = max(PAGE, 0.6 * len(blocks))
+    figure, axes = new_figure(len(rows), len(blocks), 0.95 * width / len(blocks), width)
+    for row, (name, sample) in enumerate(rows):
+        for column_index, block in enumerate(blocks):
+            ax = axes[row * len(blocks) + column_index]
+            panels.whole_map(ax, sample.blocks.get(block))
+            if row == 0:
+                ax.set_title(f"block {block}", fontsize=6)
+        axes[row * len(blocks)].set_ylabel(panels.literal(textwrap.fill(name, 20)), fontsize=6)
+    return figure
+
+
+@rc_context(panels.STYLE)
+def learned_by_head(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
+    """Parameters of remedies by block, one panel per head: its value, or the mean over its share of the channels."""
+    lines: dict[str, dict[int, list[float | None]]] = {}  # by parameter and model, then by block
+    for name, diagnosis in zip(names, diagnoses, strict=True):
+        for row in diagnosis.learned if diagnosis is not None else ():
+            if row.by_head and row.block is not None:
+                lines.setdefault(f"{row.parameter}, {name}", {})[row.block] = row.by_head
+    if not lines:
+        return None
+    figure, axes = panelled(max(len(heads) for line in lines.values() for heads in line.values()), 3, 1.5)
+    for head, ax in enumerate(axes):
+        panels.by_block(ax, depth_of(diagnoses), f"head {head}")
+        ax.axhline(0, color="0.6", linewidth=0.6, linestyle=":")
+        for k, line in enumerate(lines.values()):
+            own = {block: heads[head] for block, heads in sorted(line.items()) if head < len(heads)}
+            values = panels.floats(list(own.values()))
+            ax.plot(list(own), values, **panels.look(k), linewidth=1.1, marker=panels.marker(k), markersize=2)
+    for ax in axes[-3:]:
+        ax.set_xlabel("block")
+    panels.legend(figure, list(lines), False)
     return figure
 
 

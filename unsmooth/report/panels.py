@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 if TYPE_CHECKING:
-    from unsmooth.results.diagnosis import Sample
+    from unsmooth.results.diagnosis import Sample, SampleBlock
 
 COLOURS = ("#0072b2", "#d55e00", "#00875f", "#b0528a", "#a87400", "#55606b")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (8, 2)), (0, (1, 1.5)))
@@ -201,6 +202,18 @@ def sample_map(ax: Axes, sample: Sample, block: int, kind: str) -> None:
     ax.imshow(maps[:, q].mean(axis=0), cmap="inferno", vmin=0, vmax=255 if kind == "similarity" else None)
     row, column = queries[q]
     ax.plot([column], [row], marker="s", markersize=3, markerfacecolor="none", color="white", markeredgewidth=0.8)
+
+
+def whole_map(ax: Axes, entry: SampleBlock | None) -> None:
+    """The pooled map of the first head, queries × keys."""
+    ax.set_xticks([])
+    ax.set_yticks([])
+    if entry is None or entry.first_head is None:
+        ax.set_axis_off()
+        return
+    pixels = np.frombuffer(base64.b64decode(entry.first_head), dtype=np.uint8)
+    side = math.isqrt(len(pixels))
+    ax.imshow(pixels.reshape(side, side), cmap="viridis", vmin=0, vmax=255)
 
 
 def parameter(ax: Axes, rows: list[Any], i: int) -> None:

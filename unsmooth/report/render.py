@@ -32,9 +32,10 @@ def render(diagnoses: Sequence[Diagnosis], format: str) -> bytes:
 
 
 def diagnosis_figures(diagnoses: Sequence[Diagnosis]) -> dict[str, Figure]:
-    """Figures for print by name: depth, similarity, spectrum, rank, bounds, jacobian, maps and learned.
+    """Figures for print by name.
 
-    Figures without data are left out.
+    depth, similarity, spectrum, first_head_spectrum, rank, bounds, jacobian, maps, first_head_maps, learned and
+    learned_by_head. Figures without data are left out.
     """
     if not diagnoses:
         raise UnsmoothError("figures need at least one diagnosis (got none)")

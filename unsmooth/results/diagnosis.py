@@ -156,7 +156,8 @@ class SampleBlock:
     """Attention maps and token similarity of one image and block, as base64 bytes.
 
     Both are taken at the patches in `queries` (row and column in `grid`): `maps` is heads × queries × grid, scaled to
-    the largest entry of each map; `similarity` is queries × grid, from 0 to 1.
+    the largest entry of each map; `similarity` is queries × grid, from 0 to 1. `first_head` is the whole map of the first
+    head, prefix tokens included, after 4 × 4 max pooling; it is square.
     """
 
     grid: list[int]
@@ -164,6 +165,7 @@ class SampleBlock:
     heads: int | None = _if_set()
     maps: str | None = _if_set()
     similarity: str | None = _if_set()
+    first_head: str | None = _if_set()
 
 
 @record
@@ -177,7 +179,11 @@ class Sample:
 
 @record
 class LearnedParameter:
-    """One parameter of a remedy. `values` lists all values, or quantiles of them if there are many."""
+    """One parameter of a remedy.
+
+    `values` lists all values, or quantiles of them if there are many. `by_head` has the mean of each head: of its value,
+    or of its share of the channels.
+    """
 
     remedy: str
     name: str
@@ -189,6 +195,7 @@ class LearnedParameter:
     high: float | None
     values: list[float | None]
     quantiles: bool
+    by_head: list[float | None] | None = _if_set()
 
 
 @record
