@@ -34,7 +34,7 @@ def bound(key: str, model: nn.Module) -> dict[str, list[torch.Tensor]]:
 @pytest.mark.parametrize("key", ["smoothing_bound", "diversity_bound"])
 def test_what_is_measured_stays_below_the_bound(name: str, key: str) -> None:
     found = bound(key, host(name))
-    for part in [part for part in found if not part.endswith(".measured")]:
+    for part in [part for part in found if f"{part}.measured" in found]:
         for above, below in zip(found[part], found[f"{part}.measured"], strict=True):
             assert (below <= above + 1e-6).all(), part
 
@@ -81,11 +81,12 @@ def test_the_bound_of_one_head_is_one_step_from_its_formula() -> None:
     block = model.blocks[1]
     with torch.no_grad():
         first = model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(images()[:1].double()))))
-        v = model.blocks[0].attn.qkv(model.blocks[0].norm1(first)).unflatten(-1, (3, model.blocks[0].attn.num_heads, -1))
-        q, k, v = (v[0, :, j, 0] for j in range(3))
+        attn = model.blocks[0].attn
+        qkv = attn.qkv(model.blocks[0].norm1(first)).unflatten(-1, (3, attn.num_heads, -1))
+        q, k, v = (qkv[0, :, j, 0] for j in range(3))
         head = torch.zeros_like(first[0])
         head[:, : v.shape[-1]] = (q @ k.T / v.shape[-1] ** 0.5).softmax(-1) @ v
-        x_1 = model.blocks[0].attn.proj(head)
+        x_1 = attn.proj(head)
         x, y = x_1.numpy(), block.norm1(x_1).numpy()
     qkv = y @ block.attn.qkv.weight.detach().numpy().T + block.attn.qkv.bias.detach().numpy()
     d, heads = y.shape[1], block.attn.num_heads
@@ -98,6 +99,9 @@ def test_the_bound_of_one_head_is_one_step_from_its_formula() -> None:
     start = np.linalg.norm(first[0].numpy())
     assert found["attention"][1][0].item() == pytest.approx(np.log(gamma * hc(x) / start), rel=1e-6)
     assert found["attention.measured"][0][0].item() == pytest.approx(np.log(hc(x) / start), rel=1e-6)
+    for above, below, excess in zip(*(found[f"skip{end}"] for end in ("", ".measured", ".excess")), strict=True):
+        assert torch.allclose(excess, below - above)
+        assert (excess <= 0).all()
 
 
 def test_bounds_are_for_plain_blocks() -> None:

@@ -45,8 +45,8 @@ EXPERIMENTS = {
 }  # fmt: skip
 ALL = [experiment for paper in list_papers() for experiment in paper.experiments()]
 FIGURES = {
-    "", "depth", "similarity", "spectrum", "first_head_spectrum", "rank", "bounds", "jacobian", "maps", "first_head_maps",
-    "learned", "learned_by_head",
+    "", "depth", "similarity", "spectrum", "first_head_spectrum", "rank", "bounds", "jacobian", "maps",
+    "first_head_maps", "learned", "learned_by_head",
 }  # fmt: skip
 
 

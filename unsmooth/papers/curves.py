@@ -17,7 +17,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def _upper_response(spectra: Array) -> float:
-    """Mean response to the upper half of the frequencies as a multiple of that to frequency zero, largest over heads."""
+    """Mean response to the upper half of frequencies as a multiple of that to frequency zero, largest over heads."""
     upper = spectra[:, (spectra.shape[1] + 1) // 2 :].mean(axis=1)
     return float((upper / spectra[:, 0]).max())
 

@@ -47,8 +47,8 @@ class AttnScale(Remedy[NoOptions]):
     key = "attn_scale"
     title = "AttnScale"
     paper = (
-        "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis: From Theory to Practice, "
-        "ICLR 2022"
+        "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis: From Theory to "
+        "Practice, ICLR 2022"
     )
     acts_on = "attention"
     parameters = "omega (heads)"

@@ -32,8 +32,8 @@ class FeatScale(Remedy[NoOptions]):
     key = "feat_scale"
     title = "FeatScale"
     paper = (
-        "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis: From Theory to Practice, "
-        "ICLR 2022"
+        "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis: From Theory to "
+        "Practice, ICLR 2022"
     )
     acts_on = "attention branch output"
     parameters = "s, t (channels)"

@@ -54,8 +54,8 @@ class L2Attention(Remedy[L2AttentionOptions]):
     key = "l2_attention"
     title = "L2 attention"
     paper = (
-        "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis: From Theory to Practice, "
-        "ICLR 2022, appendix D.3; Kim et al., The Lipschitz Constant of Self-Attention, ICML 2021"
+        "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis: From Theory to "
+        "Practice, ICLR 2022, appendix D.3; Kim et al., The Lipschitz Constant of Self-Attention, ICML 2021"
     )
     acts_on = "attention scores"
     Options = L2AttentionOptions

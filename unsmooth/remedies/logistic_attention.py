@@ -56,8 +56,8 @@ class LogisticAttention(Remedy[LogisticAttentionOptions]):
     key = "logistic_attention"
     title = "Logistic attention"
     paper = (
-        "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis: From Theory to Practice, "
-        "ICLR 2022, appendix D.3; Veličković et al., Graph Attention Networks, ICLR 2018"
+        "Wang et al., Anti-Oversmoothing in Deep Vision Transformers via the Fourier Domain Analysis: From Theory to "
+        "Practice, ICLR 2022, appendix D.3; Veličković et al., Graph Attention Networks, ICLR 2018"
     )
     acts_on = "attention scores"
     Options = LogisticAttentionOptions

@@ -156,8 +156,8 @@ class SampleBlock:
     """Attention maps and token similarity of one image and block, as base64 bytes.
 
     Both are taken at the patches in `queries` (row and column in `grid`): `maps` is heads × queries × grid, scaled to
-    the largest entry of each map; `similarity` is queries × grid, from 0 to 1. `first_head` is the whole map of the first
-    head, prefix tokens included, after 4 × 4 max pooling; it is square.
+    the largest entry of each map; `similarity` is queries × grid, from 0 to 1. `first_head` is the whole map of the
+    first head, prefix tokens included, after 4 × 4 max pooling; it is square.
     """
 
     grid: list[int]
@@ -181,8 +181,8 @@ class Sample:
 class LearnedParameter:
     """One parameter of a remedy.
 
-    `values` lists all values, or quantiles of them if there are many. `by_head` has the mean of each head: of its value,
-    or of its share of the channels.
+    `values` lists all values, or quantiles of them if there are many. `by_head` has the mean of each head: of its
+    value, or of its share of the channels.
     """
 
     remedy: str

@@ -229,8 +229,8 @@ def l2_score_bound(query: Tensor, key: Tensor, gamma: Number, temperature: Numbe
 def rank_collapse_step(d: Tensor, weights: Tensor, mixing: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """D.2: both sides of ‖D1 pᵀ R W_V‖₁ ≤ ‖D1‖_∞ ‖R‖₁ ‖W_V‖₁, p = softmax(r), a step of Dong et al.'s Lemma A.1.
 
-    D (n, n), p (n,), R (n, d), W_V (d, d); ‖·‖₁ is the largest column sum of absolute values. The step (their Eq. 12) is
-    false: D = diag(2, 3), p = (0.8, 0.2), R = W_V = I give 4 and 3. With ‖D1‖₁ = 5 in place of ‖D1‖_∞ it holds (ours).
+    D (n, n), p (n,), R (n, d), W_V (d, d); ‖·‖₁ is the largest column sum of absolute values. The step (their Eq. 12)
+    is false: D = diag(2, 3), p = (0.8, 0.2), R = W_V = I give 4 and 3. With ‖D1‖₁ in place of ‖D1‖_∞ it holds (ours).
     D.2 has two more remarks. Lemma A.3 needs max(E_ij − E_ij') ≤ 1 for the scores E, an assumption that the authors of
     Dong et al. confirmed. Eq. 8 and 9 of Lemma A.1 need R ≥ 0 and W_V ≥ 0 in each entry, or their absolute values.
     """

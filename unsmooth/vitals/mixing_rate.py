@@ -1,9 +1,9 @@
 """Mixing rate of attention maps: |λ₂(A)|, the second largest absolute eigenvalue.
 
 Repeated application of A contracts differences between tokens at this rate: 0 for the uniform map, which removes them
-in one step, 1 for the identity, which keeps them. A single step may exceed it, because A is not normal. `coefficient` is
-Dobrushin's τ(A) = ½ max_ij ‖A_i − A_j‖₁, which holds in every step: ‖a_iᵀA − πᵀ‖₁ ≤ τ‖a_i − π‖₁ for the rows a_i and
-the stationary distribution π. This is the λ of anti-oversmoothing, D.1. It is an upper bound of |λ₂|
+in one step, 1 for the identity, which keeps them. A single step may exceed it, because A is not normal. `coefficient`
+is Dobrushin's τ(A) = ½ max_ij ‖A_i − A_j‖₁, which holds in every step: ‖a_iᵀA − πᵀ‖₁ ≤ τ‖a_i − π‖₁ for the rows a_i
+and the stationary distribution π. This is the λ of anti-oversmoothing, D.1. It is an upper bound of |λ₂|
 (`coefficient.measured`).
 For maps whose rows do not sum to one, it is the largest absolute eigenvalue of A on tokens without their mean. Computed
 by ten squarings of A (Gelfand), with a relative error of about 0.01.

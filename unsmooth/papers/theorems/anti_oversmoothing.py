@@ -1,4 +1,4 @@
-"""Anti-oversmoothing: softmax maps are low-pass filters, when HC falls, and how fast rows of a map approach equality."""
+"""Anti-oversmoothing: softmax maps are low-pass filters, when HC falls, and how fast rows of a map become equal."""
 
 from __future__ import annotations
 
