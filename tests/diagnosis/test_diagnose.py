@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from torch import nn
 import unsmooth
 from tests.support.small_hosts import ALL, CONVMIXER, host
 from unsmooth.cli.main import main
+from unsmooth.diagnosis.probe import probe
 from unsmooth.diagnosis.settings import DiagnoseSettings
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import image_size
@@ -127,8 +129,37 @@ def test_a_treated_model_shows_what_it_learned() -> None:
     rows = found.learned
     assert [row.block for row in rows] == [0, 1]
     assert rows[0].values == pytest.approx([0.1, 0.2, 0.3])
+    assert rows[0].by_head == pytest.approx([0.1, 0.2, 0.3])
     assert found.model.remedies == ["attn_scale"]
     assert found.model.name.endswith("+attn_scale")
+
+
+def test_channel_weights_are_averaged_over_the_share_of_each_head() -> None:
+    model = host("deit")
+    unsmooth.apply(model, "feat_scale")
+    for _, part in unsmooth.parts(model):
+        part.t.data = torch.arange(len(part.t), dtype=torch.float32)
+    found = unsmooth.diagnose(model, images_for(model), "token_cosine", reference=False)
+    t = next(row for row in found.learned if row.parameter == "t")
+    share = t.count // 3
+    assert t.by_head == pytest.approx([h * share + (share - 1) / 2 for h in range(3)])
+    assert t.quantiles == (t.count > 64)
+
+
+def test_the_whole_map_of_the_first_head_after_max_pooling() -> None:
+    model = host("deit").eval()
+    unsmooth.apply(model, "attn_scale")
+    images, maps = images_for(model), list[np.ndarray]()
+    with torch.no_grad(), probe(model, on_attention=lambda _, __, call: maps.append(call.map()[0, 0].numpy())):
+        model(images)
+    found = unsmooth.diagnose(model, images, "token_cosine", reference=False)
+    for block, a in enumerate(maps):
+        side = -(-len(a) // 4)
+        pooled = np.array([
+            [a[4 * i : 4 * i + 4, 4 * j : 4 * j + 4].max() for j in range(side)] for i in range(side)
+        ])  # fmt: skip
+        stored = np.frombuffer(base64.b64decode(found.samples[0].blocks[block].first_head), np.uint8)
+        np.testing.assert_allclose(stored.reshape(side, side) / 255, pooled / pooled.max(), atol=1 / 255)
 
 
 def test_training_mode_hooks_and_exceptions_leave_no_trace() -> None:

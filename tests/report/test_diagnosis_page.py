@@ -58,7 +58,8 @@ def sample(name: str, blocks: int, seed: int) -> dict[str, Any]:
         values = random.integers(0, 256, (heads, len(queries), GRID, GRID), dtype=np.uint8)
         return base64.b64encode(values.tobytes()).decode()
 
-    entry = {"grid": [GRID, GRID], "queries": queries, "heads": HEADS}
+    whole = base64.b64encode(bytes(range(25))).decode()
+    entry = {"grid": [GRID, GRID], "queries": queries, "heads": HEADS, "first_head": whole}
     return {
         "name": name,
         "picture": picture(seed / 8),
@@ -72,7 +73,8 @@ def diagnosis(name: str = "vit_tiny", blocks: int = 4, **changes: Any) -> dict[s
     curve = [[1 / (1 + f + h) for f in range(9)] for h in range(HEADS)]
     rows = [
         {"remedy": "attn_scale", "name": f"blocks.{i}.omega", "parameter": "omega", "block": i, "count": 3,
-         "mean": 0.1, "low": 0.0, "high": 0.2, "values": [0.0, 0.1, 0.2], "quantiles": False} for i in b
+         "mean": 0.1, "low": 0.0, "high": 0.2, "values": [0.0, 0.1, 0.2], "quantiles": False,
+         "by_head": [0.1 * i, 0.1, 0.2]} for i in b
     ]  # fmt: skip
     rows.append({**rows[0], "parameter": "s", "count": 192, "values": [i / 63 for i in range(64)], "quantiles": True})
     rows.append({**rows[0], "parameter": "token", "block": None})
@@ -321,7 +323,10 @@ def test_rendering_leaves_the_diagnosis_as_it_was():
 
 def test_every_figure_that_the_data_has():
     made = diagnosis_figures([diagnosis("a"), diagnosis("b", blocks=6)])
-    assert set(made) == {"depth", "similarity", "spectrum", "rank", "bounds", "jacobian", "maps", "learned"}
+    assert set(made) == {
+        "depth", "similarity", "spectrum", "first_head_spectrum", "rank", "bounds", "jacobian", "maps",
+        "first_head_maps", "learned", "learned_by_head",
+    }  # fmt: skip
     assert all(isinstance(figure, Figure) for figure in made.values())
     assert made["bounds"].axes[0].get_yscale() == "log"  # the bound is a thousand times what it bounds
     d = diagnosis()
@@ -330,7 +335,38 @@ def test_every_figure_that_the_data_has():
     assert len(made["spectrum"].axes) == 6 * HEADS
     d = diagnosis()
     del d["vitals"]["smoothing_bound"], d["vitals"]["jacobian_spectrum"]
-    assert set(diagnosis_figures([d | {"learned": [], "samples": []}])) == {"depth", "similarity", "spectrum", "rank"}
+    assert set(diagnosis_figures([d | {"learned": [], "samples": []}])) == {
+        "depth", "similarity", "spectrum", "first_head_spectrum", "rank",
+    }  # fmt: skip
+
+
+def test_spectra_have_a_row_per_block_and_a_column_per_head():
+    figure = diagnosis_figures([diagnosis()])["spectrum"]
+    assert [ax.get_title() for ax in figure.axes[:HEADS]] == ["head 0", "head 1", "head 2"]
+    assert [ax.get_ylabel() for ax in figure.axes[::HEADS]] == [f"block {i}" for i in range(4)]
+    d = diagnosis()
+    d["vitals"]["attention_spectrum"]["parts"]["curve"][1:3] = [None, None]
+    figures = diagnosis_figures([d])
+    assert [ax.get_title(loc="left") for ax in figures["first_head_spectrum"].axes] == ["block 0", "block 3"]
+    assert len(figures["spectrum"].axes) == 2 * HEADS
+    drawn = figures["first_head_spectrum"].axes[0].lines[0].get_ydata()
+    assert list(drawn) == pytest.approx([1 / (1 + f) for f in range(9)], rel=1e-3)
+
+
+def test_learned_values_have_a_panel_per_head():
+    figure = diagnosis_figures([diagnosis(), diagnosis("b")])["learned_by_head"]
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["head 0", "head 1", "head 2"]
+    omega = figure.axes[0].lines[1]  # after the line at zero
+    assert list(omega.get_xdata()) == [0, 1, 2, 3]
+    assert list(omega.get_ydata()) == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    assert figure.legends[0].get_texts()[0].get_text().startswith("omega, vit_tiny")
+
+
+def test_whole_maps_of_the_first_head_are_drawn_as_they_are():
+    figure = diagnosis_figures([diagnosis("a"), diagnosis("b")])["first_head_maps"]
+    assert len(figure.axes) == 2 * 4
+    assert figure.axes[0].images[0].get_array().tolist() == np.arange(25).reshape(5, 5).tolist()
+    assert [figure.axes[i].get_ylabel() for i in (0, 4)] == ["a", "b"]
 
 
 def test_the_figure_of_depth_shows_the_values():

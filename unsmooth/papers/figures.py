@@ -26,8 +26,10 @@ def curve_figure(group: GroupResult) -> Figure | None:
             if curve is not None:
                 _draw_curve(ax, curve, row.name, i)
                 ax.set_xlabel(curve.by)
-    lines = axes[0].get_legend_handles_labels()
-    figure.legend(*lines, loc="outside lower center", ncols=4, frameon=False, fontsize=6.5)
+    lines = {
+        label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }  # an arm may be in one panel alone
+    figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=4, frameon=False, fontsize=6.5)
     return figure
 
 

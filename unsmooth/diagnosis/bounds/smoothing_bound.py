@@ -14,6 +14,8 @@ the output projection. For plain pre-norm hosts: attention and an MLP of two lay
 
 from __future__ import annotations
 
+import copy
+
 from torch import Tensor, nn
 
 from unsmooth.diagnosis.bounds.ablation import VARIANTS, BlockNorms, measure_norms, remove_parts
@@ -50,7 +52,9 @@ def smoothing_bound(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: 
         raise Undefined(f"the bounds are for plain blocks, but this model has {', '.join(others)}")
     out: dict[str, list[Tensor]] = {}
     for variant in VARIANTS:
-        norms = measure_norms(remove_parts(model, anatomy, variant), anatomy, images)
+        # In double precision: without the skip, differences between tokens soon are smaller than single precision.
+        reduced = copy.deepcopy(remove_parts(model, anatomy, variant)).double()
+        norms = measure_norms(reduced, anatomy, images)
         steps = [block_factor(model, block, norms[block.index], variant) for block in anatomy.blocks]
         size = norms[0].size
         assert size is not None
