@@ -30,7 +30,7 @@ import unsmooth
 DOCS = Path(__file__).parent.parent / "docs" / "cost.md"
 START, END = "<!-- bench -->", "<!-- /bench -->"
 ARMS = [
-    "attn_scale", "feat_scale", "context_broadcast", "context_broadcast(kind=scaled)", "augmented_shortcut",
+    "attn_scale", "feat_scale", "layer_scale", "context_broadcast", "context_broadcast(kind=scaled)", "augmented_shortcut",
     "token_graying", "token_graying(transform=svd)", "l2_attention", "logistic_attention", "no_skip", "diverse_patch",
     "adder_attention", "adder",
 ]  # fmt: skip
