@@ -6,6 +6,7 @@ import copy
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from torch import nn
 
@@ -15,6 +16,7 @@ from unsmooth.diagnosis.bounds.jacobian_spectrum import branch_function, dense_j
 from unsmooth.diagnosis.registry import get
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import examine
+from unsmooth.report.values import bound_pairs
 from unsmooth.vitals.mixing_rate import mixing_rate
 
 PLAIN = ("deit", "deit_distilled", "deit3", "dinov2", "hf_vit", "hf_dinov2", "torchvision_vit")
@@ -30,13 +32,16 @@ def bound(key: str, model: nn.Module) -> dict[str, list[torch.Tensor]]:
         return get(key).measure(model, anatomy, images(), list(range(len(anatomy.blocks))))
 
 
+def assert_bounded(values: dict[str, list[torch.Tensor]]) -> None:
+    for bound_part, measured in bound_pairs(values):
+        for above, below in zip(values[bound_part], values[measured], strict=True):
+            assert (below <= above + 1e-6).all(), bound_part
+
+
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("key", ["smoothing_bound", "diversity_bound"])
 def test_what_is_measured_stays_below_the_bound(name: str, key: str) -> None:
-    found = bound(key, host(name))
-    for part in [part for part in found if not part.endswith(".measured")]:
-        for above, below in zip(found[part], found[f"{part}.measured"], strict=True):
-            assert (below <= above + 1e-6).all(), part
+    assert_bounded(bound(key, host(name)))
 
 
 def hc(x: np.ndarray) -> float:
@@ -106,19 +111,77 @@ def test_bounds_are_for_plain_blocks() -> None:
             bound("smoothing_bound", host(name))
 
 
-def test_augmented_shortcuts_are_in_the_diversity_bound() -> None:
-    model = host("deit")
-    plain = bound("diversity_bound", model)
+def augmented_deit() -> nn.Module:
+    model = host("deit").double()
     unsmooth.apply(model, "augmented_shortcut")
     generator = torch.Generator().manual_seed(1)
     for _, part in unsmooth.parts(model):
         for parameter in part.parameters():
-            parameter.data = torch.randn(parameter.shape, generator=generator) * 0.3
-    augmented = bound("diversity_bound", model)
-    assert (augmented["step"][0] > plain["step"][0]).all()  # later blocks get other tokens
-    for part in ("step", "stack"):
-        for above, below in zip(augmented[part], augmented[f"{part}.measured"], strict=True):
-            assert (below <= above + 1e-6).all()
+            parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3
+    return model
+
+
+def test_augmented_shortcuts_are_in_the_diversity_bound() -> None:
+    plain, augmented = bound("diversity_bound", host("deit")), bound("diversity_bound", augmented_deit())
+    assert_bounded(augmented)
+    for part in ("step.linear", "stack.linear", "mlp"):
+        assert (augmented[part][0] > plain[part][0]).all()  # later blocks get other tokens
+    for part in ("msa", "stack"):
+        for largest, recursion in zip(augmented[f"{part}.largest"], augmented[f"{part}.recursion"], strict=True):
+            assert (largest >= recursion - 1e-9).all()
+
+
+def test_printed_diversity_bounds_of_a_block_in_numpy() -> None:
+    """Eq. S.4, S.6 and S.8 of the first block, from its weights and from hooks."""
+    model = augmented_deit()
+    values = bound("diversity_bound", model)
+    block, captured = model.blocks[0], {}
+    block.register_forward_hook(lambda m, args, out: captured.update(z=args[0], after=out))
+    block.norm1.register_forward_hook(lambda m, args, out: captured.update(y=out))
+    block.norm2.register_forward_hook(lambda m, args, out: captured.update(between=args[0], w=out))
+    with torch.no_grad():
+        model(images()[:1].double())
+    z, y, between, w, after = (captured[key][0].numpy() for key in ("z", "y", "between", "w", "after"))
+    heads, d = block.attn.num_heads, y.shape[1]
+    dim = d // heads
+    qkv, out = (layer.weight.detach().numpy() for layer in (block.attn.qkv, block.attn.proj))
+    gamma = 0.0
+    for h in range(heads):
+        query, key, value = (qkv[j * d + h * dim : j * d + (h + 1) * dim].T for j in range(3))
+        output = out[:, h * dim : (h + 1) * dim].T
+        gamma = max(gamma, np.linalg.norm(query @ key.T, 2) * np.linalg.norm(value @ output, 2))
+    slope = 1.1289043
+    thetas = {name: [] for name in ("attn", "mlp")}
+    for name, part in unsmooth.parts(model):
+        if ".0." in name and hasattr(part, "vectors"):
+            for grid in part.vectors.detach().numpy():
+                dense = np.block([[scipy.linalg.circulant(vector) for vector in row] for row in grid])
+                thetas["attn" if ".attn" in name else "mlp"].append(np.linalg.norm(dense, 2))
+    assert [len(norms) for norms in thetas.values()] == [2, 2]
+    norm1, norm2 = hc(y) / hc(z), hc(w) / hc(between)
+    r = hc(z)
+    alpha = 1 + norm1 * slope * sum(thetas["attn"])
+    beta = 1 + norm2 * slope * sum(thetas["mlp"])
+    layers = (block.mlp.fc1.weight, block.mlp.fc2.weight)
+    delta = norm2 * slope * np.prod([np.linalg.norm(layer.detach().numpy(), 2) for layer in layers])
+    step = max(heads * gamma * norm1**3 / np.sqrt(dim) * r**3, 2 * heads * alpha * r)
+    for part, expected in (
+        ("step", np.log(step / r)),
+        ("step.measured", np.log(hc(between) / r)),
+        ("mlp", np.log(delta + beta)),
+        ("mlp.measured", np.log(hc(after) / hc(between))),
+        ("stack", np.log((delta + beta) * step / r)),
+        ("stack.recursion", np.log((delta + beta) * step / r)),
+        ("msa", np.log(step / r)),
+    ):
+        assert values[part][0][0].item() == pytest.approx(expected, rel=1e-5), part
+
+
+def test_printed_diversity_bounds_need_plain_scores() -> None:
+    """With a position bias the rows of a map differ even if all tokens are equal, so no power of r bounds it."""
+    values = bound("diversity_bound", host("beit"))
+    assert not {"step", "msa", "stack"} & set(values)
+    assert {"step.linear", "msa.linear", "stack.linear", "stack.measured"} <= set(values)
 
 
 def test_condition_bounds_in_numpy() -> None:
