@@ -12,7 +12,14 @@ from torch import nn
 
 import unsmooth
 from tests.support.small_hosts import host, look_trained
-from unsmooth.diagnosis.bounds.jacobian_spectrum import branch_function, dense_jacobian, pull, push, singular_spectra
+from unsmooth.diagnosis.bounds.jacobian_spectrum import (
+    branch_function,
+    dense_jacobian,
+    pull,
+    push,
+    robust_log_condition,
+    singular_spectra,
+)
 from unsmooth.diagnosis.registry import get
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import examine
@@ -202,8 +209,15 @@ def test_condition_bounds_in_numpy() -> None:
 
     linear = y @ query.T @ key @ y.T @ y @ value.T
     assert found["linear.measured"][1][0].item() == pytest.approx(log_kappa(linear), rel=1e-3)
-    right = sum(map(log_kappa, (query, key, value))) + 3 * log_kappa(y)
-    assert found["linear"][1][0].item() == pytest.approx(right, rel=1e-6)
+    c = sum(map(log_kappa, (query, key, value)))
+    assert found["linear"][1][0].item() == pytest.approx(c + 3 * log_kappa(y), rel=1e-6)
+    s = np.linalg.svd(y, compute_uv=False)
+    printed = (np.exp(c) * s[0] ** 3 + s[0]) / (s[-1] ** 3 + s[-1])
+    assert found["with_skip"][1][0].item() == pytest.approx(np.log(printed), rel=1e-6)
+    m = query.T @ key @ y.T @ y @ value.T
+    product = log_kappa(y) + log_kappa(m + np.eye(len(m)))
+    assert found["with_skip.measured"][1][0].item() == pytest.approx(product, rel=1e-4)
+    assert found["premise"][1][0].item() == float(s[-1] < 1 < s[0])
     assert found["skip"][1][0].item() == pytest.approx(log_kappa(f), rel=1e-6)
     assert found["skip.measured"][1][0].item() == pytest.approx(log_kappa(x + f), rel=1e-6)
 
@@ -240,6 +254,55 @@ def test_jacobian_of_an_attention_branch(name: str) -> None:
     torch.testing.assert_close(pull(branch, x, v).flatten(), jacobian.mT @ v.flatten(), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("remedy", ["", "no_skip"])
+def test_jacobian_of_an_mlp_branch(remedy: str) -> None:
+    model = host("deit")
+    anatomy = examine(model)
+    if remedy:
+        unsmooth.apply(model, remedy)
+    branch, x = branch_function(model, anatomy, anatomy.blocks[1], images()[:1], "mlp")
+    block = copy.deepcopy(model.blocks[1]).double()
+    captured: dict[str, torch.Tensor] = {}
+    model.blocks[1].norm2.register_forward_pre_hook(lambda m, args: captured.update(x=args[0]))
+    with torch.no_grad():
+        model(images()[:1])
+    torch.testing.assert_close(x, captured["x"].double())
+    x = x[:, :5].clone()
+    reference = torch.autograd.functional.jacobian(lambda x: block.mlp(block.norm2(x)), x)
+    torch.testing.assert_close(dense_jacobian(branch, x), reference.reshape(x.numel(), -1), rtol=1e-8, atol=1e-10)
+
+
+def test_the_robust_condition_number_is_not_pinned_by_the_norm_layer() -> None:
+    model = host("deit")
+    anatomy = examine(model)
+    branch, x = branch_function(model, anatomy, anatomy.blocks[1], images()[:1])
+    jacobian = dense_jacobian(branch, x).numpy()
+    s = np.linalg.svd(jacobian, compute_uv=False)
+    rank = np.linalg.matrix_rank(jacobian, tol=1e-10 * s[0])
+    assert rank < len(s)  # the mean of a token is lost, whatever the weights
+    values = get("jacobian_spectrum").measure(model, anatomy, images()[:1], [1])
+    assert values[""][1].item() == pytest.approx(np.log(1e15))
+    assert values["robust"][1].item() == pytest.approx(np.log(s[0] / s[int(np.ceil(0.9 * rank)) - 1]), rel=1e-6)
+    with_skip = np.linalg.svd(jacobian + np.eye(len(s)), compute_uv=False)
+    assert values["skip.robust"][1].item() == pytest.approx(
+        np.log(with_skip[0] / with_skip[int(np.ceil(0.9 * len(s))) - 1]), rel=1e-6
+    )
+    assert 0 < values["mlp.robust"][1].item() < 20
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([8.0, 4.0, 2.0, 1.0, 1e-13, 0.0], 8.0),  # rank 4: the fourth
+        ([10.0 - i for i in range(10)] + [1e-12] * 5, 5.0),  # rank 10: the ninth
+        ([3.0], 1.0),
+    ],
+)
+def test_the_robust_condition_number_of_known_values(values: list[float], expected: float) -> None:
+    found = robust_log_condition(torch.tensor(values, dtype=torch.float64))
+    assert found.exp().item() == pytest.approx(expected)
+
+
 def test_both_ends_by_lanczos(monkeypatch: pytest.MonkeyPatch) -> None:
     model = host("deit")
     anatomy = examine(model)
@@ -250,6 +313,7 @@ def test_both_ends_by_lanczos(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ends[0].item() == pytest.approx(dense[0].item(), rel=1e-6)
     assert dense[-1].item() - 1e-9 <= ends[-1].item() <= dense[-1].item() + 0.3  # from above
     assert len(plain) == 96
+    assert not [part for part in get("jacobian_spectrum").measure(model, anatomy, images(), [0]) if "robust" in part]
 
 
 def test_jacobian_is_for_one_block(capsys: pytest.CaptureFixture[str]) -> None:
