@@ -30,9 +30,10 @@ from unsmooth.tasks.registry import TASKS
 
 EXPERIMENTS = {
     "anti_oversmoothing": {"table1", "table2", "table3", "theorem1", *(f"figure{i}" for i in range(1, 13))},
-    "augmented_shortcuts": {"table1", "ablations", "theorem2", "theorem_s1", "figure1"},
+    "augmented_shortcuts": {"table1", "ablations", "theorem2", "theorem_s1", "recursion", "figure1"},
     "always_skip_attention": {
-        "no_skip", "convmixer", "epsilon", "cost", "jacobian", "mae", "imagenet", "proposition4_1", "figures_2_to_6",
+        "no_skip", "convmixer", "epsilon", "cost", "jacobian", "mae", "imagenet", "proposition4_1", "proposition4_2",
+        "constant", "convolution", "figures_2_to_5",
     },
     "adder_attention": {"theorem1", "proposition1", "maps", "singular_values", "energy", "accuracy"},
     "context_broadcasting": {
