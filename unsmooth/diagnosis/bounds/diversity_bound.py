@@ -61,6 +61,7 @@ SAME_SCORES = 1e-3  # relative difference of scores from those that the weights 
         ("stack", "all blocks up to this one: Theorem S.1, Eq. S.8"),
         ("largest", "with the largest α and β of the blocks"),
         ("recursion", "Eq. S.4 or S.7 applied block by block"),
+        ("stack.linear", "all blocks up to this one: linear form, not in the paper"),
         ("linear", "linear form, not in the paper"),
         ("*.measured", "measured change of diversity"),
     ),
