@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tools.markdown import page, prose, table
 from tools.records import REAL, read_record, state_of
-from unsmooth.papers.catalogue import EVIDENCE, Experiment, Paper, list_papers
+from unsmooth.papers.catalogue import EVIDENCE, Claim, Experiment, Paper, list_papers
 from unsmooth.report.reproduction_table import body, claim_lines
 from unsmooth.results.reproduction import Reproduction
 
@@ -20,6 +20,10 @@ measured here. Each part is one command:
     unsmooth paper anti_oversmoothing/table1 --data imagenet/    # full scale, on GPUs
     unsmooth paper anti_oversmoothing/figure4 --spec SPEC --checkpoint mine.pth --data photos/   # your own model
 """
+CONTRADICTIONS = """
+Places where a paper disagrees with itself, or with a count of ours. Lines are those of the text that we transcribed. We
+keep both values, and run what the text and the equations agree on.
+"""
 SCALE = """
 Small runs use CIFAR-10 (1,500 of the 50,000 training images, 6 epochs, 500 test images, three seeds, one seed for
 figures; hosts of a few thousand to a few hundred thousand parameters; two CPU cores), generated scenes of digits
@@ -28,15 +32,20 @@ figures; hosts of a few thousand to a few hundred thousand parameters; two CPU c
 trials are on [their own page](../trials.md).
 
 *On a real model* is a saliency fine-tune of DINOv2 ViT-S/14 on up to 60 ImageNet photographs. It has no remedy, so only
-its own curve is shown. A *claim* below a table is a statement of the paper, or a consequence of its account, in a form
-that a measurement can support or contradict. Claims about figures rest on one model per arm. One in twenty 95 %
-intervals misses by chance, so a single "agrees in sign" or "opposite sign" at this scale proves nothing.
+its own curve is shown. A *claim* below a table is a statement of the paper in a form that a measurement can confirm or
+contradict. It is *not decidable at this scale* if the interval of a difference covers zero, or if two curves are closer
+than their spread over images or seeds. Claims about figures rest on one model per arm. One in twenty 95 % intervals
+misses by chance, so a single "confirmed" or "contradicted" at this scale proves little.
 """
 
 
 def pages() -> dict[str, str]:
     papers = list_papers()
-    return {"papers/index.md": _index(papers), **{f"papers/{paper.id}.md": _paper(paper) for paper in papers}}
+    return {
+        "papers/index.md": _index(papers),
+        "papers/contradictions.md": _contradictions(papers),
+        **{f"papers/{paper.id}.md": _paper(paper) for paper in papers},
+    }
 
 
 def _index(papers: list[Paper]) -> str:
@@ -48,6 +57,7 @@ def _index(papers: list[Paper]) -> str:
         *table(("paper", "published", "parts that run", "parts that do not"), rows),
         SCALE.strip(), "", "Published values carry their evidence:", "",
         *table(("mark", "evidence"), EVIDENCE.items()),
+        "[Where the papers contradict themselves](contradictions.md)", "",
         "[Which figure of the first paper is which vital](../figures.md)",
     ])  # fmt: skip
 
@@ -61,11 +71,14 @@ def _paper(paper: Paper) -> str:
     lines += table(("part", "in the paper", "state"), rows)
     for experiment in experiments:
         lines += _experiment(experiment)
+    if paper.printed:
+        rows = ((fact.text, fact.ours or "–", fact.lines) for fact in paper.printed)
+        lines += ["## Numbers in the running text", "", *table(("printed", "ours", "lines"), rows)]
     return page(lines)
 
 
 def _experiment(experiment: Experiment) -> list[str]:
-    origin = f"{experiment.source} (evidence: {experiment.evidence}), `{experiment.id}`."
+    origin = f"{experiment.source} ({_evidence(experiment)}), `{experiment.id}`."
     lines = [f'<a id="{experiment.name}"></a>', "", f"## {experiment.title}", ""]
     lines += [f"{origin} {prose(experiment.shows)}", ""]
     record = read_record(experiment)
@@ -77,6 +90,20 @@ def _experiment(experiment: Experiment) -> list[str]:
         lines += ["**On a real model**", "", f"    {real.made.command}", "", *_pictures(real, experiment)]
         lines += [*(f"- {line}" for line in claim_lines(real)), ""]
     return lines
+
+
+def _evidence(experiment: Experiment) -> str:
+    """The evidence of the published values: "printed, lines 12–14"."""
+    return Claim(text="", lines=experiment.lines, evidence=experiment.evidence).source
+
+
+def _contradictions(papers: list[Paper]) -> str:
+    lines = ["# Contradictions", "", CONTRADICTIONS.strip(), ""]
+    for paper in papers:
+        if paper.contradictions:
+            rows = ((item.places, item.printed, item.ours or "–", item.lines or "–") for item in paper.contradictions)
+            lines += [f"## {paper.title}", "", *table(("where", "what is printed", "ours", "lines"), rows)]
+    return page(lines)
 
 
 def _pictures(record: Reproduction, experiment: Experiment) -> list[str]:

@@ -87,6 +87,21 @@ def test_arms_start_alike_and_see_the_same_images(trial, tmp_path):
     assert alone["loss"] == found["plain"].runs[1].loss
 
 
+def test_an_arm_can_have_recipe_fields_of_its_own_and_the_report_says_so(tmp_path):
+    specs = [HOST, HOST + "+attn_scale"]
+    trial = small_trial(tmp_path, specs, seeds=1, arm_fields={specs[1]: {"lr": 5e-4}})
+    plain, treated = (
+        json.loads((tmp_path / arm.runs[0].folder / "run.json").read_text())["recipe"] for arm in trial.arms
+    )
+    assert {name for name in plain if plain[name] != treated[name]} == {"lr"}
+    assert (treated["lr"], trial.arms[0].recipe) == (5e-4, {})
+    assert Trial.from_json(tmp_path / "trial.json") == trial
+    assert "attn_scale alone has lr = 0.0005" in " ".join(str(trial).split())
+    assert "alone has other values" in (tmp_path / "report.html").read_text()
+    with pytest.raises(UnsmoothError, match="unknown spec of arm_fields"):
+        small_trial(tmp_path / "other", specs, arm_fields={"deit": {"lr": 1.0}})
+
+
 def test_what_is_done_is_not_done_again(trial, monkeypatch):
     out, found = trial
     monkeypatch.setattr("unsmooth.trials.runner.train", None)

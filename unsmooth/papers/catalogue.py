@@ -18,6 +18,7 @@ from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.report.metrics import METRICS
 
+COUNTED = ("parameters", "macs", "added_flops", "layers")  # metrics that are counted on hosts of published size
 EXPERIMENT_KINDS = ("trial", "diagnosis", "bench", "task", "theorem")
 TRAINED = ("trial", "diagnosis", "task")  # kinds that train models, with other hosts and data at small scale
 PLAIN = "plain"  # name of an arm without remedies
@@ -25,6 +26,7 @@ EVIDENCE = {
     "P": "printed in the paper or its supplement", "C": "in the authors' released code",
     "N": "a third party's account of the paper", "R": "our reading, where there is no better source",
 }  # fmt: skip
+SHORT_EVIDENCE = {"P": "printed", "C": "in the authors' code", "N": "third party", "R": "our reading"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,8 @@ class PublishedArm:
     host: str = ""  # host of this arm (default: that of the group)
     small: str = ""  # the same, at small scale
     name: str = ""
+    why: str = ""  # why there is no model of a printed row
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # recipe fields of this arm alone, at full scale
     published: Mapping[str, float] = field(default_factory=dict)
     gains: Mapping[str, str] = field(default_factory=dict)  # published as text, where no values are
 
@@ -44,19 +48,32 @@ class PublishedGroup:
     """Arms that are compared with the first of them."""
 
     name: str
-    host: str
-    small: str
     arms: Sequence[PublishedArm]
+    host: str = ""
+    small: str = ""
+    recipe: str = ""  # recipe of this group at full scale (default: that of the experiment)
     overrides: Mapping[str, Any] = field(default_factory=dict)  # recipe fields of this group
     small_overrides: Mapping[str, Any] = field(default_factory=dict)
 
+    def spec(self, arm: PublishedArm, small: bool) -> str:
+        """The model spec of an arm, at full or small scale; "" if there is no model."""
+        if arm.why:
+            return ""
+        host = (arm.small or self.small) if small else (arm.host or self.host)
+        return host + (f"+{arm.add}" if arm.add else "")
+
+    @property
+    def models(self) -> list[PublishedArm]:
+        """The arms that can be built."""
+        return [arm for arm in self.arms if not arm.why]
+
     def specs(self, small: bool) -> list[str]:
-        """The model specs of the arms, at full or small scale."""
-        hosts = [(arm.small or self.small) if small else (arm.host or self.host) for arm in self.arms]
-        return [host + (f"+{arm.add}" if arm.add else "") for host, arm in zip(hosts, self.arms, strict=True)]
+        """The model specs of the arms that can be built, at full or small scale."""
+        return [self.spec(arm, small) for arm in self.models]
 
     def names(self) -> list[str]:
-        return [arm.name or arm.add or PLAIN for arm in self.arms]
+        """The names of the arms that can be built."""
+        return [arm.name or arm.add or PLAIN for arm in self.models]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +101,25 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A statement of a figure or theorem that can be tested on measured curves."""
+    """A statement of a paper that measured curves or metrics can confirm or contradict."""
 
     text: str
-    curve: str  # label of the curve
+    lines: str = ""  # lines of the paper's text
+    evidence: str = "P"  # a key of EVIDENCE
+    curve: str = ""  # label of a curve
+    metric: str = ""  # or name of a metric
     arm: str = ""  # default: every arm
     test: str = "rises"  # one of `claims.TESTS`
     than: str = ""  # what to compare with: another curve of the arm, another arm, or a number
+    tolerance: float = 0.0  # relative for "equals", in units of the metric for "equal to"
+
+    @property
+    def source(self) -> str:
+        """Where the claim comes from: "printed, lines 12–14"."""
+        lines = (
+            f", {'lines' if any(mark in self.lines for mark in '–-,') else 'line'} {self.lines}" if self.lines else ""
+        )
+        return SHORT_EVIDENCE[self.evidence] + lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +133,7 @@ class Experiment:
     evidence: str  # a key of EVIDENCE
     shows: str  # what is published
     kind: str
+    lines: str = ""  # lines of the paper's text
     measures: Sequence[str] = ()
     curves: Sequence[Curve] = ()
     claims: Sequence[Claim] = ()
@@ -133,8 +163,9 @@ class Experiment:
             "kind": self.kind, "measures": self.measures, "curves": self.curves, "vitals": self.vitals,
             "blocks": self.blocks, "task": self.task, "theorem": self.theorem, "robustness": self.robustness,
             "finetuned": self.finetuned, "finetune": self.small_finetune, "claims": [
-                (claim.curve, claim.arm, claim.test, claim.than) for claim in self.claims
+                (claim.curve, claim.metric, claim.arm, claim.test, claim.than, claim.tolerance) for claim in self.claims
             ],
+            "counted": [group.specs(small=False) for group in self.groups] if set(COUNTED) & set(self.measures) else [],
             "specs": [(group.specs(small=True), group.small_overrides) for group in self.groups], "small": self.small,
             "recipe": load_recipe(self.small.recipe, self.small.overrides).to_json(),
         }  # fmt: skip
@@ -161,6 +192,25 @@ class UnavailableExperiment:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Contradiction:
+    """Two places of a paper that disagree, or a place that disagrees with a count of ours."""
+
+    places: str
+    printed: str
+    ours: str = ""
+    lines: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedFact:
+    """Numbers in the running text of a paper that belong to no table or figure."""
+
+    text: str
+    lines: str
+    ours: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Paper:
     """A paper and its experiments."""
 
@@ -171,6 +221,8 @@ class Paper:
     order: int
     note: str = ""
     unavailable: Sequence[UnavailableExperiment] = ()
+    contradictions: Sequence[Contradiction] = ()
+    printed: Sequence[PrintedFact] = ()
 
     def experiments(self) -> list[Experiment]:
         """The experiments that can be run: tables, then figures, then theorems."""
@@ -220,8 +272,9 @@ def _read(paper: str, name: str) -> dict[str, Any]:
 @cache
 def _paper(name: str) -> Paper:
     values = _read(name, "paper")
-    unavailable = [_build(UnavailableExperiment, row, name) for row in values.pop("unavailable", [])]
-    return _build(Paper, {"id": name, **values, "unavailable": unavailable}, name)
+    kinds = {"unavailable": UnavailableExperiment, "contradictions": Contradiction, "printed": PrintedFact}
+    lists = {key: [_build(kind, row, name) for row in values.pop(key, [])] for key, kind in kinds.items()}
+    return _build(Paper, {"id": name, **values, **lists}, name)
 
 
 @cache
@@ -235,7 +288,8 @@ def _experiment(paper: str, name: str) -> Experiment:
             _build(PublishedArm, {**arm, "small": _small_host(arm.get("small", ""), where)}, where)
             for arm in row["arms"]
         ]
-        groups.append(_build(PublishedGroup, {**row, "arms": arms, "small": _small_host(row["small"], where)}, where))
+        small = _small_host(row.get("small", ""), where)
+        groups.append(_build(PublishedGroup, {**row, "arms": arms, "small": small}, where))
     values["small_finetune"] = _small_host(values.get("small_finetune", ""), where)
     scales = {key: _build(Scale, values.get(key, {}), where) for key in ("full", "small")}
     experiment: Experiment = _build(
@@ -243,7 +297,11 @@ def _experiment(paper: str, name: str) -> Experiment:
     )
     if experiment.kind not in EXPERIMENT_KINDS:
         raise unknown(f"kind of {where}", experiment.kind, EXPERIMENT_KINDS)
-    for key in (*experiment.measures, *_published_metrics(experiment)):
+    for key in (experiment.evidence, *(claim.evidence for claim in experiment.claims)):
+        if key not in EVIDENCE:
+            raise unknown(f"evidence of {where}", key, EVIDENCE)
+    claimed = [claim.metric for claim in experiment.claims if claim.metric]
+    for key in (*experiment.measures, *claimed, *_published_metrics(experiment)):
         if key not in METRICS:
             raise unknown(f"metric of {where}", key, METRICS)
     return experiment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unsmooth.evaluation.bench import bench
 from unsmooth.papers.catalogue import Experiment
 from unsmooth.papers.request import RunRequest
-from unsmooth.papers.rows import add_measured, published_row
+from unsmooth.papers.rows import add_measured, published_row, with_printed_rows
 from unsmooth.results.bench import BenchRow, Throughput
 from unsmooth.results.reproduction import ArmResult, GroupResult
 from unsmooth.results.trial import Speed
@@ -33,6 +33,7 @@ def run_costs(experiment: Experiment, request: RunRequest) -> tuple[list[GroupRe
             for name in experiment.measures:
                 _add_cost(row, name, cost, first=i == 0)
             rows.append(row)
+        rows = with_printed_rows(group, rows)
         assumptions = costs.assumptions if set(ENERGY) & set(experiment.measures) else []
         groups.append(GroupResult(name=group.name, rows=rows, assumptions=assumptions))
     return groups, "no images: cost only"

@@ -59,7 +59,7 @@ def _diagnose_given(experiment: Experiment, group: PublishedGroup, request: RunR
             f"{experiment.id} needs trained models ({', '.join(specs)}). Give --checkpoint for each, or --pretrained, "
             "or --spec and --checkpoint of your own model, or --small to train small ones."
         )
-    treated = [arm.add for arm in group.arms if arm.add]
+    treated = [arm.add for arm in group.models if arm.add]
     if request.pretrained and treated:
         raise UnsmoothError(
             f"there are no pretrained weights with {', '.join(treated)}. Give --checkpoint for each model instead of "

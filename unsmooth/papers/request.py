@@ -69,7 +69,8 @@ class RunRequest:
         """The recipe with fields of the experiment, of the group and of the request, in this order."""
         scale = self.scale(experiment)
         group_fields = group.small_overrides if self.small else group.overrides
-        return load_recipe(scale.recipe, {**scale.overrides, **group_fields, **self.overrides})
+        name = scale.recipe if self.small else group.recipe or scale.recipe
+        return load_recipe(name, {**scale.overrides, **group_fields, **self.overrides})
 
     def folder(self, group: PublishedGroup) -> Path:
         """The trial directory of a group."""

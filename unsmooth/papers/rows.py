@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unsmooth.papers.catalogue import PublishedGroup
+from unsmooth.papers.catalogue import PublishedArm, PublishedGroup
 from unsmooth.report.metrics import METRICS
 from unsmooth.results.reproduction import ArmResult, MeasuredValue
 
 
 def published_row(group: PublishedGroup, index: int, spec: str) -> ArmResult:
     """The row of an arm with its published values. Measured values are added later."""
-    arm, first = group.arms[index], group.arms[0].published
+    return _row(group, group.models[index], group.names()[index], spec)
+
+
+def with_printed_rows(group: PublishedGroup, rows: list[ArmResult]) -> list[ArmResult]:
+    """Rows of the models of a group, and between them, in the order of the paper, printed rows without a model."""
+    measured = iter(rows)
+    return [_row(group, arm, arm.name, "") if arm.why else next(measured) for arm in group.arms]
+
+
+def _row(group: PublishedGroup, arm: PublishedArm, row_name: str, spec: str) -> ArmResult:
+    first = group.models[0] if group.models else None
+    base = first.published if first is not None and arm is not first and not arm.why else {}
     values = {
-        name: MeasuredValue(value, _published_gain(name, value, first.get(name)) if index else None)
+        name: MeasuredValue(value, _published_gain(name, value, base.get(name)))
         for name, value in arm.published.items()
     }
     for name, text in arm.gains.items():
         values.setdefault(name, MeasuredValue(None, None)).published_words = text
-    return ArmResult(name=group.names()[index], spec=spec, values=values, curves={})
+    return ArmResult(name=row_name, spec=spec, values=values, curves={}, why=arm.why or None)
 
 
 def _published_gain(name: str, value: float, first: float | None) -> float | None:

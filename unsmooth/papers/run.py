@@ -13,7 +13,7 @@ from unsmooth.papers.claims import check_claims
 from unsmooth.papers.costs import run_costs
 from unsmooth.papers.diagnoses import run_diagnoses
 from unsmooth.papers.request import RunRequest, distinct_groups
-from unsmooth.papers.rows import published_row
+from unsmooth.papers.rows import published_row, with_printed_rows
 from unsmooth.papers.task_runs import run_tasks
 from unsmooth.papers.theorems import run_theorem
 from unsmooth.papers.trials import run_trials
@@ -65,7 +65,7 @@ def reproduce(name: str, request: RunRequest) -> Reproduction:
     _draw_curves(experiment, request, groups)
     reproduction = Reproduction(
         id=experiment.id, title=experiment.title, source=experiment.source, evidence=experiment.evidence,
-        shows=experiment.shows, fingerprint=experiment.fingerprint(),
+        shows=experiment.shows, lines=experiment.lines, fingerprint=experiment.fingerprint(),
         scale=ReproductionScale(request.small, data, differences(experiment, request, data)),
         groups=groups, claims=check_claims(experiment, groups),
         made=Provenance(**versions(), command=request.command, seconds=round(time.time() - started, 1)),
@@ -113,7 +113,7 @@ def _with_equal_groups(experiment: Experiment, request: RunRequest, groups: list
     results = []
     for group in experiment.groups:
         specs = group.specs(small=True)
-        rows = [published_row(group, i, spec) for i, spec in enumerate(specs)]
+        rows = with_printed_rows(group, [published_row(group, i, spec) for i, spec in enumerate(specs)])
         equal = GroupResult(name=group.name, rows=rows, like=by_specs[tuple(specs)])
         results.append(by_name.get(group.name, equal))
     return results
@@ -145,7 +145,7 @@ def differences(experiment: Experiment, request: RunRequest, data: str) -> list[
     if experiment.kind in ("trial", "task"):
         group, full = experiment.groups[0], replace(request, small=False, overrides={})
         ours = _budget(request.scale(experiment).recipe, request.recipe(experiment, group))
-        theirs = _budget(experiment.full.recipe, full.recipe(experiment, group))
+        theirs = _budget(group.recipe or experiment.full.recipe, full.recipe(experiment, group))
         lines += [f"budget: {ours}; at full scale: {theirs}"] if ours != theirs else []
     if request.small:
         hosts = [f"{group.small} for {group.host}" for group in request.groups(experiment) if group.small != group.host]

@@ -14,7 +14,7 @@ from scipy import stats
 
 from unsmooth.papers.catalogue import Experiment, PublishedArm, PublishedGroup
 from unsmooth.papers.request import RunRequest
-from unsmooth.papers.rows import add_measured, published_row
+from unsmooth.papers.rows import add_measured, published_row, with_printed_rows
 from unsmooth.papers.small_data import WRITERS
 from unsmooth.papers.trials import check_start
 from unsmooth.recipes.recipe import Recipe, load_recipe
@@ -37,14 +37,14 @@ def run_tasks(experiment: Experiment, request: RunRequest) -> tuple[list[GroupRe
     for group in request.groups(experiment):
         specs, rows = group.specs(request.small), []
         results = [
-            _arm(experiment, group, arm, spec, data, request) for arm, spec in zip(group.arms, specs, strict=True)
+            _arm(experiment, group, arm, spec, data, request) for arm, spec in zip(group.models, specs, strict=True)
         ]
         for i, (spec, runs) in enumerate(zip(specs, results, strict=True)):
             row = published_row(group, i, spec)
             for name in experiment.measures:
                 _add_metric(row, name, [run[name] for run in runs], [run[name] for run in results[0]] if i else None)
             rows.append(row)
-        groups.append(GroupResult(name=group.name, rows=rows))
+        groups.append(GroupResult(name=group.name, rows=with_printed_rows(group, rows)))
     return groups, description
 
 
@@ -105,7 +105,7 @@ def _finetune_recipe(experiment: Experiment, request: RunRequest) -> Recipe:
 def _check_finetuning(experiment: Experiment, request: RunRequest) -> None:
     """Find mistakes in the fine-tuning before pre-training starts."""
     if experiment.finetune:
-        for arm in (arm for group in request.groups(experiment) for arm in group.arms):
+        for arm in (arm for group in request.groups(experiment) for arm in group.models):
             build(_finetune_spec(experiment, arm, request), 10, _finetune_recipe(experiment, request), 0)
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from unsmooth.data.splits import open_splits
 from unsmooth.errors import UnsmoothError
-from unsmooth.papers.catalogue import Curve, Experiment, PublishedGroup
+from unsmooth.papers.catalogue import COUNTED, Curve, Experiment, PublishedArm, PublishedGroup
 from unsmooth.papers.costs import TIMED, add_speed
+from unsmooth.papers.counts import counts
 from unsmooth.papers.request import RunRequest
-from unsmooth.papers.rows import add_measured, published_row
+from unsmooth.papers.rows import add_measured, published_row, with_printed_rows
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.reproduction import ArmResult, GroupResult, MeasuredCurve
@@ -20,7 +23,7 @@ from unsmooth.tasks.model_factory import build
 from unsmooth.training.run import train
 from unsmooth.trials.compare import compare
 
-COSTS = {"parameters", "macs", *TIMED}
+COSTS = set(TIMED)
 
 
 def run_trials(experiment: Experiment, request: RunRequest) -> tuple[list[GroupResult], str]:
@@ -30,10 +33,31 @@ def run_trials(experiment: Experiment, request: RunRequest) -> tuple[list[GroupR
     check_start(experiment, request)
     check_groups(experiment, request)
     for group in request.groups(experiment):
+        if len(group.models) < 2:
+            groups.append(GroupResult(name=group.name, rows=_counted_rows(experiment, group, request.small)))
+            continue
         trial = train_group(experiment, group, request)
         data = describe_data(trial)
-        groups.append(GroupResult(name=group.name, rows=_rows(experiment, group, trial, request.small)))
-    return groups, data
+        rows = with_printed_rows(group, _rows(experiment, group, trial, request.small))
+        groups.append(GroupResult(name=group.name, rows=rows))
+    return groups, data or "no images: nothing to compare"
+
+
+def _counted_rows(experiment: Experiment, group: PublishedGroup, small: bool) -> list[ArmResult]:
+    """Rows of a group with a single model, which is compared with nothing and therefore not trained."""
+    rows = [published_row(group, i, group.spec(arm, small)) for i, arm in enumerate(group.models)]
+    for row, arm in zip(rows, group.models, strict=True):
+        _add_counts(row, experiment, group, arm)
+    return with_printed_rows(group, rows)
+
+
+def _add_counts(row: ArmResult, experiment: Experiment, group: PublishedGroup, arm: PublishedArm) -> None:
+    """Parameters and operations of the published host, at every scale."""
+    wanted = [name for name in experiment.measures if name in COUNTED]
+    if wanted:
+        counted = counts(group.spec(arm, small=False))
+        for name in wanted:
+            add_measured(row, name, counted.get(name))
 
 
 def check_start(experiment: Experiment, request: RunRequest) -> None:
@@ -48,7 +72,7 @@ def check_groups(experiment: Experiment, request: RunRequest) -> None:
     """Build every model, so that a mistake in the last one is found before the first one is trained."""
     for group in request.groups(experiment):
         recipe = request.recipe(experiment, group)
-        for spec in group.specs(request.small):
+        for spec in group.specs(request.small) if len(group.models) > 1 else ():
             build(spec, 10, recipe, 0)
 
 
@@ -68,12 +92,21 @@ def train_group(experiment: Experiment, group: PublishedGroup, request: RunReque
         seeds=request.seeds_of(experiment), out=request.folder(group), jobs=request.jobs, data_dir=request.data_dir,
         workers=request.workers, device=request.device, robustness=experiment.robustness,
         costs=bool(COSTS & set(experiment.measures)), vitals=vitals, pretrained=request.pretrained,
-        checkpoint=_start(experiment, group, request), on_progress=request.on_progress, on_stage=request.on_stage,
+        checkpoint=_start(experiment, group, request), arm_fields=_arm_fields(group, request),
+        on_progress=request.on_progress, on_stage=request.on_stage,
         command=request.command,
     )  # fmt: skip
     for arm, name in zip(trial.arms, group.names(), strict=True):
         arm.name = name
     return trial
+
+
+def _arm_fields(group: PublishedGroup, request: RunRequest) -> dict[str, Mapping[str, Any]]:
+    """Recipe fields that the paper changes for single arms. Small runs have one recipe for all."""
+    if request.small:
+        return {}
+    specs = group.specs(small=False)
+    return {spec: arm.overrides for spec, arm in zip(specs, group.models, strict=True) if arm.overrides}
 
 
 def _start(experiment: Experiment, group: PublishedGroup, request: RunRequest) -> Path | None:
@@ -94,6 +127,7 @@ def _rows(experiment: Experiment, group: PublishedGroup, trial: Trial, small: bo
         row = published_row(group, i, spec)
         for name in experiment.measures:
             _add_metric(row, name, arm, trial.arms[0])
+        _add_counts(row, experiment, group, group.models[i])
         curves = {curve.label: _curve(arm, curve) for curve in experiment.curves}
         row.curves = {label: curve for label, curve in curves.items() if curve is not None}
         row.failed = next((run.failed for run in arm.failed_runs), None)
@@ -117,10 +151,6 @@ def _add_metric(row: ArmResult, name: str, arm: Arm, first: Arm) -> None:
         test = next((key for key in arm.robustness if key.startswith(name)), None)
         if test is not None:
             _add_difference(row, name, arm.robustness[test].top1, arm.robustness[test].difference, None)
-    elif name == "parameters":
-        add_measured(row, name, arm.parameters)
-    elif name == "macs":
-        add_measured(row, name, None if arm.flops is None else arm.flops / 2)
     elif name in TIMED:
         add_speed(row, name, arm.inference if TIMED[name] == "inference" else arm.training, arm is first)
 

@@ -42,11 +42,16 @@ SCORES = {
 
 METRICS = {
     **SCORES,
+    "top1_reported": Metric("top-1, as reported by its authors", "%", 1, factor=100),
     "occlusion": Metric("top-1, centre occluded", "%", 1, factor=100),
     "fgsm": Metric("top-1 under FGSM", "%", 1, factor=100),
     "imagenet_a": Metric("top-1 on ImageNet-A", "%", 1, factor=100),
+    "imagenet_v2": Metric("top-1 on ImageNet-V2", "%", 1, factor=100),
+    "imagenet_real": Metric("top-1 on ImageNet-ReaL", "%", 1, factor=100),
+    "layers": Metric("layers", "", 0),
     "parameters": Metric("parameters", "M", 2, factor=1e-6),
     "macs": Metric("multiply-adds", "G", 2, factor=1e-9),
+    "added_flops": Metric("added operations", "M", 1, factor=1e-6),
     "images_per_second": Metric("images/s", "", 0, "ratio"),
     "training_speed": Metric("images/s in training", "", 0, "ratio"),
     "days": Metric("days of training (measured: per million images)", "", 3, "ratio"),

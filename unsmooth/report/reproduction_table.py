@@ -14,8 +14,9 @@ from unsmooth.data.images import evenly_spaced
 from unsmooth.report.metrics import METRICS, format_value
 
 if TYPE_CHECKING:
-    from unsmooth.results.reproduction import GroupResult, MeasuredValue, Reproduction
+    from unsmooth.results.reproduction import ClaimResult, GroupResult, MeasuredValue, Reproduction
 
+STATES = {"confirmed": "confirmed", "contradicted": "contradicted", "undecided": "not decidable at this scale"}
 POSITIONS = 5  # positions shown per curve
 HEADINGS = ["arm", "published", "measured", "published gain", "measured gain", "agreement"]
 
@@ -40,7 +41,7 @@ def tables_of(group: GroupResult) -> list[TableText]:
 def _metric_rows(name: str, group: GroupResult) -> list[list[str]]:
     return [
         [
-            row.name, format_value(name, value.published), row.failed or _measured(name, value),
+            row.name, format_value(name, value.published), row.failed or row.why or _measured(name, value),
             value.published_words or _gain(name, value.published_gain), _gain_with_interval(name, value),
             agreement(name, value),
         ]
@@ -111,14 +112,20 @@ def notes_of(group: GroupResult) -> list[str]:
 
 
 def claim_lines(reproduction: Reproduction) -> list[str]:
-    """One line per claim: for how many models it holds, and for which it does not."""
-    lines = []
-    for claim in reproduction.claims:
-        count, held = len(claim.checks), sum(check.holds for check in claim.checks)
-        exceptions = "; ".join(f"{check.group}, {check.arm}" for check in claim.checks if not check.holds)
-        models = f"{held} of {count} model{'s' if count > 1 else ''}"
-        lines.append(f"{claim.text}: holds for {models}{f'; not for {exceptions}' if exceptions else ''}.")
-    return lines
+    """One line per claim: its text, where it comes from, and its state for each model."""
+    return [f"{claim.text} ({claim.source}): {_states(claim)}." for claim in reproduction.claims]
+
+
+def _states(claim: ClaimResult) -> str:
+    if not claim.checks:
+        return "not measured by this run"
+    by_state: dict[str, list[str]] = {}
+    for check in claim.checks:
+        by_state.setdefault(STATES[check.state], []).append(f"{check.group}, {check.arm}")
+    if len(by_state) == 1:
+        (state,), count = by_state, len(claim.checks)
+        return state + (f" for all {count} models" if count > 1 else "")
+    return "; ".join(f"{state} for {' and '.join(models)}" for state, models in by_state.items())
 
 
 def scale_lines(reproduction: Reproduction) -> list[str]:

@@ -36,6 +36,10 @@ def as_rich(trial: Trial) -> list[RenderableType]:
         f"seeds. difference: to {escape(trial.arms[0].name)}, paired by seed and image, with a "
         f"{100 * trial.confidence:g} % interval. infer, train: throughput as a ratio to the first arm."
     )
+    for arm in trial.arms:
+        if arm.recipe:
+            own = ", ".join(f"{name} = {value}" for name, value in arm.recipe.items())
+            note += f" Not on the same budget: {escape(arm.name)} alone has {escape(own)}."
     return [table, f"[dim]{note}[/dim]\n", f"[bold]{escape(trial.verdict.text)}[/bold]"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -59,13 +59,17 @@ class MeasuredCurve:
 
 @record
 class ArmResult:
-    """One arm of a table or figure. `skipped` lists why vitals were not measured on some blocks."""
+    """One arm of a table or figure.
+
+    `skipped` lists why vitals were not measured on some blocks, `why` says why a printed row has no model.
+    """
 
     name: str
     spec: str
     values: dict[str, MeasuredValue]
     curves: dict[str, MeasuredCurve]
     failed: str | None = _optional()
+    why: str | None = _optional()
     skipped: list[str] | None = _optional()
 
 
@@ -86,13 +90,16 @@ class ClaimCheck:
 
     group: str
     arm: str
-    holds: bool
+    state: Literal["confirmed", "contradicted", "undecided"]
 
 
 @record
 class ClaimResult:
+    """A claim of the paper, where it comes from, and its checks; none if this run did not measure what it is about."""
+
     text: str
-    checks: Annotated[list[ClaimCheck], Field(validation_alias="found", serialization_alias="found")]
+    source: str
+    checks: list[ClaimCheck]
 
 
 @record
@@ -116,6 +123,7 @@ class Reproduction(Result):
     source: str
     evidence: str
     shows: str
+    lines: str
     fingerprint: str
     scale: ReproductionScale
     groups: list[GroupResult]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from unsmooth.errors import unknown
 from unsmooth.results.bench import Quartiles
 from unsmooth.results.diagnosis import Diagnosis
@@ -85,6 +87,8 @@ class Arm:
     robustness: dict[str, RobustnessScore]
     runs: list[Run]
     diagnosis: dict[str, Any] | None  # the JSON of a Diagnosis, or a summary of one
+    # Recipe fields of this arm alone; left out of the JSON if there are none.
+    recipe: dict[str, Any] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
 
     @property
     def diagnosed(self) -> Diagnosis | None:

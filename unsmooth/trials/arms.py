@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.spec import ModelSpec, SpecItem, parse
 
 
@@ -17,6 +18,7 @@ class PlannedArm:
 
     spec: str
     name: str
+    fields: Mapping[str, Any] = field(default_factory=dict)  # recipe fields of this arm alone
 
     @property
     def slug(self) -> str:
@@ -24,15 +26,20 @@ class PlannedArm:
         parsed = parse(self.spec)
         items = parsed.remedies or ((parsed.host,) if parsed.host else ())
         names = "+".join(item.name for item in items)
-        return f"{re.sub(r'[^A-Za-z0-9.+-]+', '_', names)[:60]}-{hashlib.sha256(self.spec.encode()).hexdigest()[:6]}"
+        identity = self.spec + (repr(sorted(self.fields.items())) if self.fields else "")
+        return f"{re.sub(r'[^A-Za-z0-9.+-]+', '_', names)[:60]}-{hashlib.sha256(identity.encode()).hexdigest()[:6]}"
 
     def run_name(self, seed: int) -> str:
         return f"{self.name}, seed {seed}"
 
 
-def plan_arms(specs: Sequence[str]) -> list[PlannedArm]:
-    """Arms with the shortest unique names: remedies alone if all hosts are the same."""
+def plan_arms(specs: Sequence[str], arm_fields: Mapping[str, Mapping[str, Any]] | None = None) -> list[PlannedArm]:
+    """Arms with the shortest unique names: remedies alone if all hosts are the same.
+
+    `arm_fields` are recipe fields of single arms, by spec.
+    """
     parsed = [parse(spec) for spec in specs]
+    by_text = {str(parse(spec)): fields for spec, fields in (arm_fields or {}).items()}
     for spec in parsed:
         if spec.host is None:
             raise UnsmoothError(f"the spec {str(spec)!r} has no host. Write HOST+{spec}.")
@@ -45,11 +52,14 @@ def plan_arms(specs: Sequence[str]) -> list[PlannedArm]:
             f"a trial compares at least two specs (got {len(texts)}). To train one, use unsmooth train."
         )
     one_host = len({str(spec.host) for spec in parsed}) == 1
+    for text in by_text:
+        if text not in texts:
+            raise unknown("spec of arm_fields", text, texts)
     namings = (*((_remedy_names, _remedies) if one_host else ()), _host_name_and_remedies, str)
     for naming in namings:
         names = [naming(spec) for spec in parsed]
         if len(set(names)) == len(names):
-            return [PlannedArm(text, name) for text, name in zip(texts, names, strict=True)]
+            return [PlannedArm(text, name, by_text.get(text, {})) for text, name in zip(texts, names, strict=True)]
     raise AssertionError("specs that differ have names that differ")
 
 

@@ -48,6 +48,7 @@ def compare(
     *,
     recipe: str | Path | Recipe = "small",
     settings: CompareSettings | None = None,
+    arm_fields: Mapping[str, Mapping[str, Any]] | None = None,
     on_progress: OnProgress | None = None,
     on_stage: OnStage | None = None,
     command: str = "",
@@ -63,6 +64,8 @@ def compare(
         data: Training and validation images: a folder, a .npz file or the name of a data set.
         recipe: Name of a recipe, a .toml file or a `Recipe`, for all runs.
         settings: Settings of the trial. Default: `CompareSettings()`.
+        arm_fields: Recipe fields of single arms, by spec, for published protocols that change the recipe with the
+            model. The report names them, since such arms are not on the same budget.
         on_progress: Called with the name of a run, its steps done, its total steps, and the metrics of an epoch.
         on_stage: Called with a description of each stage of the trial.
         command: Command line to record in the result.
@@ -91,7 +94,7 @@ def compare(
     started = time.time()
     settings, chosen_recipe = _resolve(recipe, settings, fields)
     report_stage = on_stage or (lambda text: None)
-    arms = plan_arms(specs)
+    arms = plan_arms(specs, arm_fields)
     splits = open_splits(data, settings.val_data, settings.data_dir)
     splits = limit_splits(splits, chosen_recipe.train_images, chosen_recipe.val_images)
     if settings.vitals != "none":
@@ -147,7 +150,7 @@ def _train(
     """Train every run that is not done. Returns the reasons of failed runs by run name."""
     settings = runs.settings
     shared = {
-        "data": data, "recipe": runs.recipe, "val_data": settings.val_data, "data_dir": settings.data_dir,
+        "data": data, "val_data": settings.val_data, "data_dir": settings.data_dir,
         "workers": settings.workers, "strict_data": settings.strict_data, "checkpoint": settings.checkpoint,
         "pretrained": settings.pretrained, "command": command,
     }  # fmt: skip
@@ -155,7 +158,13 @@ def _train(
     jobs = [
         Job(
             arm.run_name(seed),
-            {"spec": arm.spec, "seed": seed, "out": runs.directory.run_path(arm, seed), **shared},
+            {
+                "spec": arm.spec,
+                "seed": seed,
+                "out": runs.directory.run_path(arm, seed),
+                "recipe": runs.recipe_of(arm),
+                **shared,
+            },
         )
         for arm, seed in planned
         if not runs.directory.run(arm, seed).done
@@ -166,10 +175,11 @@ def _train(
 
 def _check(runs: TrialRuns) -> None:
     """Find mistakes before the first training step."""
-    splits, recipe, settings, directory = runs.splits, runs.recipe, runs.settings, runs.directory
+    splits, settings, directory = runs.splits, runs.settings, runs.directory
     if directory.path.exists() and not directory.path.is_dir():
         raise UnsmoothError(f"{directory.path} is a file. Give a folder as out (--out).")
     for arm in runs.arms:
+        recipe = runs.recipe_of(arm)
         for seed in range(settings.seeds):
             request = TaskRequest(
                 arm.spec, splits.name, recipe, seed, settings.checkpoint, settings.pretrained, settings.val_data
@@ -181,7 +191,7 @@ def _check(runs: TrialRuns) -> None:
     first_valid_image(splits.val)
     for arm in runs.arms:
         if not all(directory.run(arm, seed).done for seed in range(settings.seeds)):
-            model = build(arm.spec, splits.classes, recipe, 0, settings.checkpoint, settings.pretrained)
+            model = build(arm.spec, splits.classes, runs.recipe_of(arm), 0, settings.checkpoint, settings.pretrained)
             check_patches(model, picture, arm.spec, splits.name)
 
 

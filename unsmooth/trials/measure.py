@@ -18,7 +18,7 @@ from unsmooth.diagnosis.diagnose import diagnose
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.cost import flops, parameters, throughput
 from unsmooth.evaluation.evaluate import image_changes
-from unsmooth.recipes.recipe import Recipe
+from unsmooth.recipes.recipe import Recipe, resolve_recipe
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.trial import Arm, Difference, RobustnessScore, Run, Speed, Spread
 from unsmooth.surgery.plan import anatomy_of
@@ -55,6 +55,10 @@ class TrialRuns:
     def seeds(self) -> range:
         return range(self.settings.seeds)
 
+    def recipe_of(self, arm: PlannedArm) -> Recipe:
+        """The recipe of an arm: that of the trial, with the arm's own fields."""
+        return resolve_recipe(self.recipe, arm.fields) if arm.fields else self.recipe
+
     def model(self, arm: PlannedArm, seed: int) -> nn.Module | None:
         """The final model of a run, or None if the run is not done."""
         run = self.directory.run(arm, seed)
@@ -83,7 +87,7 @@ def read_arm(arm: PlannedArm, runs: TrialRuns, failures: dict[str, str]) -> Arm:
         parameters=None, flops=None, training=None, inference=None,
         top1=_spread([run.top1 for run in results]), top5=_spread([run.top5 for run in results]),
         loss=_spread([run.loss for run in results]),
-        difference=None, robustness={}, runs=results, diagnosis=None,
+        difference=None, robustness={}, runs=results, diagnosis=None, recipe=dict(arm.fields),
     )  # fmt: skip
 
 
