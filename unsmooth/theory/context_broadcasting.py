@@ -70,8 +70,8 @@ def mlp_gradients(
 ) -> MlpGradients:
     """Section 2.6: the gradients of an MLP with CB at a position, in closed form, for tokens (…, n, d).
 
-    `gradient` is that of the loss with respect to the output. Because B is symmetric, weights after CB have the gradients
-    of the MLP without CB at inputs Bx, and weights before CB those of the MLP without CB for an output gradient Bg:
+    `gradient` g is that of the loss with respect to the output. Because B is symmetric, weights after CB have the
+    gradients of the MLP without CB at inputs Bx, and weights before CB those of the MLP without CB for a gradient Bg:
 
         front   all weights follow CB    inputs Bx, gradient g
         end     all weights precede CB   inputs x, gradient Bg
