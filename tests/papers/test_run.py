@@ -29,7 +29,7 @@ def refusal(capsys, *arguments: str) -> str:
 
 @pytest.mark.slow
 def test_a_table_of_trained_models(tmp_path, capsys) -> None:
-    found = run(tmp_path, "context_broadcasting/training_curves", "--small", *TINY, "--validate-every", "1")
+    found = run(tmp_path, "context_broadcasting/figure_s1", "--small", *TINY, "--validate-every", "1")
     plain, treated = found["groups"][0]["rows"]
     assert [row["name"] for row in (plain, treated)] == ["plain", "CB"]
     assert 0 <= treated["values"]["top1"]["measured"] <= 100
@@ -41,7 +41,7 @@ def test_a_table_of_trained_models(tmp_path, capsys) -> None:
     assert any("published: ImageNet-1K" in line for line in found["scale"]["differs"])
     assert "CB" in capsys.readouterr().out
     before = (tmp_path / "ViT-S").stat().st_mtime_ns, json.dumps(found["groups"])
-    again = run(tmp_path, "context_broadcasting/training_curves", "--small", *TINY, "--validate-every", "1")
+    again = run(tmp_path, "context_broadcasting/figure_s1", "--small", *TINY, "--validate-every", "1")
     assert json.dumps(again["groups"]) == before[1]  # nothing is trained twice
 
 
