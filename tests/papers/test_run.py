@@ -76,13 +76,13 @@ def test_a_model_of_ones_own_under_a_figure(tmp_path) -> None:
     assert found["scale"]["differs"][-1].startswith("the weights are random")
     assert len(row["curves"]["similarity of tokens"]["mean"]) == 3
     # Claims about the plain host are held against a model without remedies, those about other arms are not.
-    assert [one["arm"] for claim in found["claims"] for one in claim["found"]] == ["plain", "plain"]
+    assert [one["arm"] for claim in found["claims"] for one in claim["checks"]] == ["plain", "plain"]
     assert (tmp_path / found["groups"][0]["picture"]).exists()
 
 
 def test_a_theorem(tmp_path) -> None:
     found = run(tmp_path, "anti_oversmoothing/theorem1", "--small")
-    assert all(one["holds"] for claim in found["claims"] for one in claim["found"])
+    assert all(one["state"] == "confirmed" for claim in found["claims"] for one in claim["checks"])
 
 
 def test_the_energy_of_an_adder_transformer(tmp_path) -> None:
@@ -196,4 +196,4 @@ def test_what_a_checkpoint_brings_along_is_named(tmp_path) -> None:
     for given in ([own, "--checkpoint", str(tmp_path / "treated")], [str(tmp_path / "treated")]):
         found = run(tmp_path / "out", "anti_oversmoothing/figure11", "--data", "digits", "--spec", *given)
         assert found["groups"][0]["rows"][0]["name"] != "plain"
-        assert found["claims"] == []
+        assert all(claim["checks"] == [] for claim in found["claims"])

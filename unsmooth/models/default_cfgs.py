@@ -16,7 +16,7 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def settings(*names: str, tag: Any = "untrained", **overrides: Any) -> Any:
+def settings(*names: str, tag: str = "untrained", **overrides: Any) -> Any:
     """The `default_cfgs` of models, by default without pretrained weights: those of DeiT, with overrides."""
     return generate_default_cfgs({f"{name}.{tag}": {**SETTINGS, **overrides} for name in names})
 
