@@ -33,9 +33,9 @@ def differences(printed: list[Row], experiment: Experiment, compared: set[str]) 
     """
     paper = _with_numbers((f"{row.group}, {row.arm}", _only(row.values, compared)) for row in printed)
     data = _with_numbers(
-        (f"{group.name}, {name}", dict(arm.published))
+        (f"{group.name}, {arm.name or arm.add or 'plain'}", dict(arm.published))
         for group in experiment.groups
-        for name, arm in zip(group.names(), group.arms, strict=True)
+        for arm in group.arms
     )
     return [*_numbers_apart(paper, data), *_first_row_apart(paper, data)]
 
