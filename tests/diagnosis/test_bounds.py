@@ -6,15 +6,24 @@ import copy
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from torch import nn
 
 import unsmooth
 from tests.support.small_hosts import host, look_trained
-from unsmooth.diagnosis.bounds.jacobian_spectrum import branch_function, dense_jacobian, pull, push, singular_spectra
+from unsmooth.diagnosis.bounds.jacobian_spectrum import (
+    branch_function,
+    dense_jacobian,
+    pull,
+    push,
+    robust_log_condition,
+    singular_spectra,
+)
 from unsmooth.diagnosis.registry import get
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import examine
+from unsmooth.report.values import bound_pairs
 from unsmooth.vitals.mixing_rate import mixing_rate
 
 PLAIN = ("deit", "deit_distilled", "deit3", "dinov2", "hf_vit", "hf_dinov2", "torchvision_vit")
@@ -30,13 +39,16 @@ def bound(key: str, model: nn.Module) -> dict[str, list[torch.Tensor]]:
         return get(key).measure(model, anatomy, images(), list(range(len(anatomy.blocks))))
 
 
+def assert_bounded(values: dict[str, list[torch.Tensor]]) -> None:
+    for bound_part, measured in bound_pairs(values):
+        for above, below in zip(values[bound_part], values[measured], strict=True):
+            assert (below <= above + 1e-6).all(), bound_part
+
+
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("key", ["smoothing_bound", "diversity_bound"])
 def test_what_is_measured_stays_below_the_bound(name: str, key: str) -> None:
-    found = bound(key, host(name))
-    for part in [part for part in found if f"{part}.measured" in found]:
-        for above, below in zip(found[part], found[f"{part}.measured"], strict=True):
-            assert (below <= above + 1e-6).all(), part
+    assert_bounded(bound(key, host(name)))
 
 
 def hc(x: np.ndarray) -> float:
@@ -117,19 +129,77 @@ def test_bounds_are_for_plain_blocks() -> None:
             bound("smoothing_bound", host(name))
 
 
-def test_augmented_shortcuts_are_in_the_diversity_bound() -> None:
-    model = host("deit")
-    plain = bound("diversity_bound", model)
+def augmented_deit() -> nn.Module:
+    model = host("deit").double()
     unsmooth.apply(model, "augmented_shortcut")
     generator = torch.Generator().manual_seed(1)
     for _, part in unsmooth.parts(model):
         for parameter in part.parameters():
-            parameter.data = torch.randn(parameter.shape, generator=generator) * 0.3
-    augmented = bound("diversity_bound", model)
-    assert (augmented["step"][0] > plain["step"][0]).all()  # later blocks get other tokens
-    for part in ("step", "stack"):
-        for above, below in zip(augmented[part], augmented[f"{part}.measured"], strict=True):
-            assert (below <= above + 1e-6).all()
+            parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3
+    return model
+
+
+def test_augmented_shortcuts_are_in_the_diversity_bound() -> None:
+    plain, augmented = bound("diversity_bound", host("deit")), bound("diversity_bound", augmented_deit())
+    assert_bounded(augmented)
+    for part in ("step.linear", "stack.linear", "mlp"):
+        assert (augmented[part][0] > plain[part][0]).all()  # later blocks get other tokens
+    for part in ("msa", "stack"):
+        for largest, recursion in zip(augmented[f"{part}.largest"], augmented[f"{part}.recursion"], strict=True):
+            assert (largest >= recursion - 1e-9).all()
+
+
+def test_printed_diversity_bounds_of_a_block_in_numpy() -> None:
+    """Eq. S.4, S.6 and S.8 of the first block, from its weights and from hooks."""
+    model = augmented_deit()
+    values = bound("diversity_bound", model)
+    block, captured = model.blocks[0], {}
+    block.register_forward_hook(lambda m, args, out: captured.update(z=args[0], after=out))
+    block.norm1.register_forward_hook(lambda m, args, out: captured.update(y=out))
+    block.norm2.register_forward_hook(lambda m, args, out: captured.update(between=args[0], w=out))
+    with torch.no_grad():
+        model(images()[:1].double())
+    z, y, between, w, after = (captured[key][0].numpy() for key in ("z", "y", "between", "w", "after"))
+    heads, d = block.attn.num_heads, y.shape[1]
+    dim = d // heads
+    qkv, out = (layer.weight.detach().numpy() for layer in (block.attn.qkv, block.attn.proj))
+    gamma = 0.0
+    for h in range(heads):
+        query, key, value = (qkv[j * d + h * dim : j * d + (h + 1) * dim].T for j in range(3))
+        output = out[:, h * dim : (h + 1) * dim].T
+        gamma = max(gamma, np.linalg.norm(query @ key.T, 2) * np.linalg.norm(value @ output, 2))
+    slope = 1.1289043
+    thetas = {name: [] for name in ("attn", "mlp")}
+    for name, part in unsmooth.parts(model):
+        if ".0." in name and hasattr(part, "vectors"):
+            for grid in part.vectors.detach().numpy():
+                dense = np.block([[scipy.linalg.circulant(vector) for vector in row] for row in grid])
+                thetas["attn" if ".attn" in name else "mlp"].append(np.linalg.norm(dense, 2))
+    assert [len(norms) for norms in thetas.values()] == [2, 2]
+    norm1, norm2 = hc(y) / hc(z), hc(w) / hc(between)
+    r = hc(z)
+    alpha = 1 + norm1 * slope * sum(thetas["attn"])
+    beta = 1 + norm2 * slope * sum(thetas["mlp"])
+    layers = (block.mlp.fc1.weight, block.mlp.fc2.weight)
+    delta = norm2 * slope * np.prod([np.linalg.norm(layer.detach().numpy(), 2) for layer in layers])
+    step = max(heads * gamma * norm1**3 / np.sqrt(dim) * r**3, 2 * heads * alpha * r)
+    for part, expected in (
+        ("step", np.log(step / r)),
+        ("step.measured", np.log(hc(between) / r)),
+        ("mlp", np.log(delta + beta)),
+        ("mlp.measured", np.log(hc(after) / hc(between))),
+        ("stack", np.log((delta + beta) * step / r)),
+        ("stack.recursion", np.log((delta + beta) * step / r)),
+        ("msa", np.log(step / r)),
+    ):
+        assert values[part][0][0].item() == pytest.approx(expected, rel=1e-5), part
+
+
+def test_printed_diversity_bounds_need_plain_scores() -> None:
+    """With a position bias the rows of a map differ even if all tokens are equal, so no power of r bounds it."""
+    values = bound("diversity_bound", host("beit"))
+    assert not {"step", "msa", "stack"} & set(values)
+    assert {"step.linear", "msa.linear", "stack.linear", "stack.measured"} <= set(values)
 
 
 def test_condition_bounds_in_numpy() -> None:
@@ -150,8 +220,15 @@ def test_condition_bounds_in_numpy() -> None:
 
     linear = y @ query.T @ key @ y.T @ y @ value.T
     assert found["linear.measured"][1][0].item() == pytest.approx(log_kappa(linear), rel=1e-3)
-    right = sum(map(log_kappa, (query, key, value))) + 3 * log_kappa(y)
-    assert found["linear"][1][0].item() == pytest.approx(right, rel=1e-6)
+    c = sum(map(log_kappa, (query, key, value)))
+    assert found["linear"][1][0].item() == pytest.approx(c + 3 * log_kappa(y), rel=1e-6)
+    s = np.linalg.svd(y, compute_uv=False)
+    printed = (np.exp(c) * s[0] ** 3 + s[0]) / (s[-1] ** 3 + s[-1])
+    assert found["with_skip"][1][0].item() == pytest.approx(np.log(printed), rel=1e-6)
+    m = query.T @ key @ y.T @ y @ value.T
+    product = log_kappa(y) + log_kappa(m + np.eye(len(m)))
+    assert found["with_skip.measured"][1][0].item() == pytest.approx(product, rel=1e-4)
+    assert found["premise"][1][0].item() == float(s[-1] < 1 < s[0])
     assert found["skip"][1][0].item() == pytest.approx(log_kappa(f), rel=1e-6)
     assert found["skip.measured"][1][0].item() == pytest.approx(log_kappa(x + f), rel=1e-6)
 
@@ -188,6 +265,55 @@ def test_jacobian_of_an_attention_branch(name: str) -> None:
     torch.testing.assert_close(pull(branch, x, v).flatten(), jacobian.mT @ v.flatten(), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("remedy", ["", "no_skip"])
+def test_jacobian_of_an_mlp_branch(remedy: str) -> None:
+    model = host("deit")
+    anatomy = examine(model)
+    if remedy:
+        unsmooth.apply(model, remedy)
+    branch, x = branch_function(model, anatomy, anatomy.blocks[1], images()[:1], "mlp")
+    block = copy.deepcopy(model.blocks[1]).double()
+    captured: dict[str, torch.Tensor] = {}
+    model.blocks[1].norm2.register_forward_pre_hook(lambda m, args: captured.update(x=args[0]))
+    with torch.no_grad():
+        model(images()[:1])
+    torch.testing.assert_close(x, captured["x"].double())
+    x = x[:, :5].clone()
+    reference = torch.autograd.functional.jacobian(lambda x: block.mlp(block.norm2(x)), x)
+    torch.testing.assert_close(dense_jacobian(branch, x), reference.reshape(x.numel(), -1), rtol=1e-8, atol=1e-10)
+
+
+def test_the_robust_condition_number_is_not_pinned_by_the_norm_layer() -> None:
+    model = host("deit")
+    anatomy = examine(model)
+    branch, x = branch_function(model, anatomy, anatomy.blocks[1], images()[:1])
+    jacobian = dense_jacobian(branch, x).numpy()
+    s = np.linalg.svd(jacobian, compute_uv=False)
+    rank = np.linalg.matrix_rank(jacobian, tol=1e-10 * s[0])
+    assert rank < len(s)  # the mean of a token is lost, whatever the weights
+    values = get("jacobian_spectrum").measure(model, anatomy, images()[:1], [1])
+    assert values[""][1].item() == pytest.approx(np.log(1e15))
+    assert values["robust"][1].item() == pytest.approx(np.log(s[0] / s[int(np.ceil(0.9 * rank)) - 1]), rel=1e-6)
+    with_skip = np.linalg.svd(jacobian + np.eye(len(s)), compute_uv=False)
+    assert values["skip.robust"][1].item() == pytest.approx(
+        np.log(with_skip[0] / with_skip[int(np.ceil(0.9 * len(s))) - 1]), rel=1e-6
+    )
+    assert 0 < values["mlp.robust"][1].item() < 20
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([8.0, 4.0, 2.0, 1.0, 1e-13, 0.0], 8.0),  # rank 4: the fourth
+        ([10.0 - i for i in range(10)] + [1e-12] * 5, 5.0),  # rank 10: the ninth
+        ([3.0], 1.0),
+    ],
+)
+def test_the_robust_condition_number_of_known_values(values: list[float], expected: float) -> None:
+    found = robust_log_condition(torch.tensor(values, dtype=torch.float64))
+    assert found.exp().item() == pytest.approx(expected)
+
+
 def test_both_ends_by_lanczos(monkeypatch: pytest.MonkeyPatch) -> None:
     model = host("deit")
     anatomy = examine(model)
@@ -198,6 +324,7 @@ def test_both_ends_by_lanczos(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ends[0].item() == pytest.approx(dense[0].item(), rel=1e-6)
     assert dense[-1].item() - 1e-9 <= ends[-1].item() <= dense[-1].item() + 0.3  # from above
     assert len(plain) == 96
+    assert not [part for part in get("jacobian_spectrum").measure(model, anatomy, images(), [0]) if "robust" in part]
 
 
 def test_jacobian_is_for_one_block(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,6 +57,7 @@ REMEDIES = {
     "feat_scale": MEAN + Count(2 * D, 0) + Count(D, D) + Count(N * D, N * D),
     # half the mean, and half of each token added to it
     "context_broadcast": MEAN + Count(0, D) + Count(N * D, N * D),
+    "layer_scale": Count(0, 2 * N * D),
     "no_skip": Count(-N * D, 0),
 }
 

@@ -29,6 +29,8 @@ SMALL = {
     "t2t_t": f"t2t_vit_t_14({_VIT}, depth=2, token_dim=16)",
     "deepvit": f"deepvit_small({_VIT}, depth=3, re_attention=2)",
     "deepvit_plain": f"deepvit_patch16_224({_VIT}, depth=2)",
+    "cct": "cct_2_3x2_32(img_size=32, convolutions=3, embed_dim=48, num_heads=3, num_classes=5)",
+    "vit_lite": f"vit_lite_6_4_32({_VIT}, depth=2)",
 }
 BLOCKS = {
     "deit": ["blocks.0", "blocks.1", "blocks.2"],
@@ -38,6 +40,8 @@ BLOCKS = {
     "t2t_t": ["blocks.0", "blocks.1"],
     "deepvit": ["blocks.0", "blocks.1", "blocks.2"],
     "deepvit_plain": ["blocks.0", "blocks.1"],
+    "cct": ["blocks.0", "blocks.1"],
+    "vit_lite": ["blocks.0", "blocks.1"],
 }
 PAPERS = {  # the remedies that papers put on each of them, and those that the others are compared by
     "deit": ("attn_scale", "feat_scale", "context_broadcast", "token_graying", "augmented_shortcut"),
@@ -47,6 +51,8 @@ PAPERS = {  # the remedies that papers put on each of them, and those that the o
     "t2t_t": ("augmented_shortcut",),
     "deepvit": ("attn_scale", "feat_scale"),
     "deepvit_plain": ("attn_scale", "feat_scale"),
+    "cct": ("attn_scale", "feat_scale", "context_broadcast", "token_graying", "augmented_shortcut", "layer_scale"),
+    "vit_lite": ("attn_scale", "feat_scale", "context_broadcast", "layer_scale"),
 }
 EXACT = ("augmented_shortcut(start=identity)", "context_broadcast(kind=scaled)")
 
@@ -135,7 +141,7 @@ def test_features_head_and_intermediate_maps(name: str) -> None:
     wanted = [(16, 16, 16), (32, 8, 8)] if name == "pvt" else [(48, 4, 4)] * 2
     assert [tuple(m.shape[1:]) for m in maps] == wanted
     patches = every[-1].flatten(2).transpose(1, 2)
-    torch.testing.assert_close(patches, tokens[:, 1:])
+    torch.testing.assert_close(patches, tokens[:, -patches.shape[1] :])  # after the class token, if there is one
     model.reset_classifier(3)
     assert model(x).shape == (2, 3)
     assert model.get_classifier().out_features == 3

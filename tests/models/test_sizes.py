@@ -18,6 +18,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 PVT = "Wang et al., Pyramid Vision Transformer, ICCV 2021, table of ImageNet results"
 T2T = "README of yitu-opensource/T2T-ViT; the paper prints the same parameters"
 DEEP = "Zhou et al., DeepViT, 2021"
+CCT = "README of SHI-Labs/Compact-Transformers; its multiply-adds leave out the products of attention"
 PUBLISHED: dict[str, tuple[str, str | None, str]] = {
     "pvt_tiny": ("13.2", "1.9", PVT),
     "pvt_small": ("24.5", "3.8", PVT),
@@ -31,6 +32,14 @@ PUBLISHED: dict[str, tuple[str, str | None, str]] = {
     "t2t_vit_t_14": ("21.5", "6.1", T2T),
     "t2t_vit_t_19": ("39.2", "9.8", T2T),
     "t2t_vit_t_24": ("64.1", "15.0", T2T),
+    "cct_2_3x2_32": ("0.284", None, CCT),
+    "cct_4_3x2_32": ("0.482", None, CCT),
+    "cct_6_3x1_32(pos_embed='')": ("3.168", None, CCT),  # printed without position embeddings, the others with them
+    "cct_6_3x2_32": ("3.327", None, CCT),
+    "cct_7_3x1_32": ("3.760", None, CCT),
+    "cct_7_3x2_32": ("3.853", None, CCT),
+    "vit_lite_6_4_32": ("3.191", None, CCT),
+    "vit_lite_7_4_32": ("3.717", None, CCT),
     "deepvit_small": ("27", "6.2", DEEP),
     "deepvit_large": ("55", "12.5", DEEP),
     "deepvit_patch16_224(depth=16)": ("24.5", None, DEEP),
@@ -56,7 +65,15 @@ def cost(spec: str) -> tuple[float, float]:
     return parameters(model) / 1e6, flops(model) / 2e9
 
 
-QUICK = ("pvt_tiny", "pvt_small", "localvit_tiny_patch16_224", "t2t_vit_14", "t2t_vit_t_14", "deepvit_small")
+QUICK = (
+    "cct_2_3x2_32",
+    "pvt_tiny",
+    "pvt_small",
+    "localvit_tiny_patch16_224",
+    "t2t_vit_14",
+    "t2t_vit_t_14",
+    "deepvit_small",
+)
 
 
 @pytest.mark.parametrize("spec", [s if s in QUICK else pytest.param(s, marks=pytest.mark.slow) for s in PUBLISHED])
@@ -93,6 +110,6 @@ def test_deit_of_24_blocks_is_deit_small_and_12_blocks_more() -> None:
 def test_the_page_says_what_is_counted() -> None:
     rows = re.findall(r"^\| `([^`]+)` \|.*\| ([\d.]+) \| ([\d.]+) \|$", DOCS.read_text(), re.MULTILINE)
     named = {spec for spec in PUBLISHED if "reduction" not in spec and "re_attention" not in spec}
-    assert {spec for spec, _, _ in rows} == named | {"deit_small_24_patch16_224"}
+    assert {spec for spec, _, _ in rows} == named | {"deit_small_24_patch16_224", "cct_12_3x2_32"}
     for spec, millions, giga in rows:
         assert (f"{cost(spec)[0]:.2f}", f"{cost(spec)[1]:.2f}") == (millions, giga), spec

@@ -124,6 +124,10 @@ def measured(**interval: float | None) -> MeasuredValue:
         ("equal to", (-0.1, 0.0, 0.1), YES),
         ("equal to", (-0.5, 0.0, 0.1), OPEN),
         ("equal to", (0.3, 0.4, 0.5), NO),
+        ("not lower than", (0.3, 0.4, 0.5), YES),
+        ("not lower than", (-0.1, 0.4, 0.5), YES),  # within the tolerance
+        ("not lower than", (-0.5, 0.4, 0.5), OPEN),
+        ("not lower than", (-0.9, -0.5, -0.3), NO),
         ("higher than", (None, 5.0, None), OPEN),  # one seed
     ],
 )

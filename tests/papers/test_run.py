@@ -29,7 +29,7 @@ def refusal(capsys, *arguments: str) -> str:
 
 @pytest.mark.slow
 def test_a_table_of_trained_models(tmp_path, capsys) -> None:
-    found = run(tmp_path, "context_broadcasting/training_curves", "--small", *TINY, "--validate-every", "1")
+    found = run(tmp_path, "context_broadcasting/figure_s1", "--small", *TINY, "--validate-every", "1")
     plain, treated = found["groups"][0]["rows"]
     assert [row["name"] for row in (plain, treated)] == ["plain", "CB"]
     assert 0 <= treated["values"]["top1"]["measured"] <= 100
@@ -41,7 +41,7 @@ def test_a_table_of_trained_models(tmp_path, capsys) -> None:
     assert any("published: ImageNet-1K" in line for line in found["scale"]["differs"])
     assert "CB" in capsys.readouterr().out
     before = (tmp_path / "ViT-S").stat().st_mtime_ns, json.dumps(found["groups"])
-    again = run(tmp_path, "context_broadcasting/training_curves", "--small", *TINY, "--validate-every", "1")
+    again = run(tmp_path, "context_broadcasting/figure_s1", "--small", *TINY, "--validate-every", "1")
     assert json.dumps(again["groups"]) == before[1]  # nothing is trained twice
 
 
@@ -76,13 +76,13 @@ def test_a_model_of_ones_own_under_a_figure(tmp_path) -> None:
     assert found["scale"]["differs"][-1].startswith("the weights are random")
     assert len(row["curves"]["similarity of tokens"]["mean"]) == 3
     # Claims about the plain host are held against a model without remedies, those about other arms are not.
-    assert [one["arm"] for claim in found["claims"] for one in claim["found"]] == ["plain", "plain"]
+    assert [one["arm"] for claim in found["claims"] for one in claim["checks"]] == ["plain", "plain"]
     assert (tmp_path / found["groups"][0]["picture"]).exists()
 
 
 def test_a_theorem(tmp_path) -> None:
     found = run(tmp_path, "anti_oversmoothing/theorem1", "--small")
-    assert all(one["holds"] for claim in found["claims"] for one in claim["found"])
+    assert all(one["state"] == "confirmed" for claim in found["claims"] for one in claim["checks"])
 
 
 def test_the_energy_of_an_adder_transformer(tmp_path) -> None:
@@ -196,4 +196,4 @@ def test_what_a_checkpoint_brings_along_is_named(tmp_path) -> None:
     for given in ([own, "--checkpoint", str(tmp_path / "treated")], [str(tmp_path / "treated")]):
         found = run(tmp_path / "out", "anti_oversmoothing/figure11", "--data", "digits", "--spec", *given)
         assert found["groups"][0]["rows"][0]["name"] != "plain"
-        assert found["claims"] == []
+        assert all(claim["checks"] == [] for claim in found["claims"])

@@ -51,6 +51,8 @@ EQUATIONS: dict[str, tuple[type[ref.Reference], dict[str, object]]] = {
     "l2_attention(tau=3.0)": (ref.L2Attention, {"tau": 3.0}),
     "logistic_attention": (ref.LogisticAttention, {}),
     "logistic_attention(slope=1)": (ref.LogisticAttention, {"slope": 1.0}),
+    "layer_scale": (ref.LayerScale, {}),
+    "layer_scale(branch=attn)": (ref.LayerScale, {"branches": ("attn",)}),
     "diverse_patch": (ref.Reference, {}),  # the host's own; its losses are in test_auxiliary.py
     "no_skip": (ref.NoSkip, {}),
     "no_skip(branch=mlp)": (ref.NoSkip, {"branches": ("mlp",)}),

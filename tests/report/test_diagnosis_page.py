@@ -443,3 +443,6 @@ def test_bounds_find_what_was_measured():
     assert bound_pairs(["a", "a.measured", "", "measured", "b", "c.measured"]) == [
         ("a", "a.measured"), ("", "measured"), (None, "b"), (None, "c.measured"),
     ]  # fmt: skip
+    assert bound_pairs(["a", "a.linear", "a.measured", "b.linear"]) == [
+        ("a", "a.measured"), ("a.linear", "a.measured"), (None, "b.linear"),
+    ]  # fmt: skip

@@ -119,6 +119,15 @@ class FeatScale(Reference):
         return low * (1 + s) + (x - low) * (1 + t)
 
 
+class LayerScale(Reference):
+    branches = ("attn", "mlp")
+
+    def at(self, block: str, branch: str, position: str, x: Array) -> Array:
+        if branch not in self.branches or position != "end":
+            return x
+        return x @ np.diag(self[f"{block}.{branch}.unsmooth_layer_scale.gamma"])
+
+
 class ContextBroadcast(Reference):
     kind, branches, position = "plain", ("mlp",), "end"
 

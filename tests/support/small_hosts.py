@@ -135,6 +135,7 @@ CASES: tuple[str, ...] = (
     "logistic_attention",
     "no_skip",
     "diverse_patch",
+    "layer_scale",
     "augmented_shortcut(start=identity, branch=attn)",
     "augmented_shortcut(scale=0.75, branch=mlp, count=3, blocks_per_side=2)",
     "token_graying(transform=svd)",
@@ -147,6 +148,7 @@ CASES: tuple[str, ...] = (
     "context_broadcast(position=front, branch=attn)",
     "l2_attention(tau=3.0)",
     "no_skip(branch=both)",
+    "layer_scale(init=0.1, branch=mlp)",
     "attn_scale(blocks=1)",
 )
 # Pairs that do not fit, with a word of the reason. All others must work.

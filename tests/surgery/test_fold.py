@@ -9,13 +9,14 @@ import torch
 
 import unsmooth
 from tests.support.small_hosts import ALL, host, outputs, treat
-from unsmooth.surgery.fold import MeanFromMap, MeanToTokens, PreparedPaths
+from unsmooth.surgery.fold import FoldedAway, MeanFromMap, MeanToTokens, PreparedPaths
 
 FOLDABLE = {
     "attn_scale": MeanFromMap,
     "feat_scale": MeanToTokens,
     "context_broadcast": MeanToTokens,
     "context_broadcast(kind=scaled, branch=both)": MeanToTokens,
+    "layer_scale": FoldedAway,
     "augmented_shortcut": PreparedPaths,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.linalg
@@ -109,34 +110,159 @@ def test_theorem_1_fails_with_position_biases_or_masks() -> None:
 
 
 @quick
-@given(SIZES, SEEDS, st.integers(1, 3), st.floats(0.05, 3.0))
-def test_theorems_2_and_s1_bound_augmented_layers(n: int, seed: int, count: int, scale: float) -> None:
+@given(SIZES, SEEDS, st.integers(1, 3), st.integers(1, 3), st.floats(0.05, 3.0))
+def test_one_augmented_block(n: int, seed: int, count: int, heads: int, scale: float) -> None:
+    """Eq. S.1–S.4, S.6 and S.7 and the linear form, on one AugMSA and one AugMLP."""
     rng = np.random.default_rng(seed)
     z = scale * rng.normal(size=(n, 4)) + 1
-    qk, vo = rng.normal(size=(2, 2, 4, 4)) / 2
+    qk, vo = rng.normal(size=(2, heads, 4, 4)) / 2
     thetas, biases = rng.normal(size=(count, 4, 4)), rng.normal(size=(count, 4))
     norms = np.array([np.linalg.norm(theta, 2) for theta in thetas])
+
+    # S.1 and S.2: the nearest rank-one matrix stays rank-one, and a path is Lipschitz.
+    for theta, b, norm in zip(thetas, biases, norms, strict=True):
+        path = gelu(z @ theta + b)
+        shifted = np.linalg.norm(path - gelu(np.ones((n, 1)) * z.mean(0) @ theta + b))
+        assert r(path) <= shifted * SLACK
+        assert shifted <= GELU_SLOPE * norm * r(z) * SLACK
+
     alpha = 1 + GELU_SLOPE * norms.sum()
-    gamma = theory.attention_gamma(t(qk), t(vo)).item()
-    shortcuts = z + sum(gelu(z @ theta + b) for theta, b in zip(thetas, biases, strict=True))
-    attention = msa(z, qk, vo, 4)
-
     assert theory.shortcut_gain(t(norms)).item() == pytest.approx(alpha, rel=1e-6)
+    shortcuts = z + sum(gelu(z @ theta + b) for theta, b in zip(thetas, biases, strict=True))
     assert r(shortcuts) <= alpha * r(z) * SLACK
-    cubic = theory.augmented_msa_bound(r(z), gamma, 2, 4, t(norms)).item()
-    assert cubic == pytest.approx(4 * 2 * gamma / 2 * r(z) ** 3 + alpha * r(z), rel=1e-6)
-    assert r(attention + shortcuts) <= cubic * SLACK
-    rate = theory.augmented_msa_rate(r(attention) / r(z), t(norms))
-    assert rate.item() == pytest.approx(r(attention) / r(z) + alpha, rel=1e-6)
-    assert r(attention + shortcuts) <= rate.item() * r(z) * SLACK
 
+    # S.3 for the first head alone, S.4 for all of them. The width of a head is 4.
+    gamma = max(np.linalg.norm(a, 2) * np.linalg.norm(b, 2) for a, b in zip(qk, vo, strict=True))
+    half = gamma / 2
+    first = theory.augmented_head_bound(r(z), half, 4, alpha).item()
+    assert first == pytest.approx(half / 2 * r(z) ** 3 + alpha * r(z))
+    assert r(msa(z, qk[:1], vo[:1], 4) + shortcuts) <= first * SLACK
+    attention = msa(z, qk, vo, 4)
+    total = theory.augmented_msa_bound(r(z), half, heads, 4, alpha).item()
+    assert total == pytest.approx(heads * half / 2 * r(z) ** 3 + heads * alpha * r(z))
+    step = theory.augmented_msa_step(r(z), gamma, heads, 4, alpha).item()
+    assert step == pytest.approx(max(heads * gamma / 2 * r(z) ** 3, 2 * heads * alpha * r(z)))
+    assert r(attention + shortcuts) <= total * SLACK <= step * SLACK**2
+
+    # S.6 and S.7.
     w1, w2 = rng.normal(size=(4, 7)), rng.normal(size=(7, 4))
-    sigma = np.linalg.norm(w1, 2) * GELU_SLOPE * np.linalg.norm(w2, 2)
+    delta = np.linalg.norm(w1, 2) * GELU_SLOPE * np.linalg.norm(w2, 2)
     y = attention + shortcuts
     after = gelu(y @ w1) @ w2 + y + sum(gelu(y @ theta + b) for theta, b in zip(thetas, biases, strict=True))
-    mlp_rate = theory.augmented_mlp_rate(sigma, t(norms))
-    assert mlp_rate.item() == pytest.approx(sigma + alpha, rel=1e-6)
-    assert r(after) <= theory.augmented_stack_bound(r(z), torch.stack([rate, mlp_rate])).item() * SLACK
+    mlp = theory.augmented_mlp_rate(delta, alpha).item()
+    assert mlp == pytest.approx(delta + alpha)
+    assert r(after) <= mlp * r(y) * SLACK
+    block = theory.augmented_block_step(r(z), gamma, heads, 4, alpha, delta, alpha).item()
+    assert block == pytest.approx((delta + alpha) * step)
+    assert r(after) <= block * SLACK
+
+    rate = theory.linear_msa_rate(r(attention) / r(z), alpha).item()
+    assert rate == pytest.approx(r(attention) / r(z) + alpha)
+    assert r(y) <= rate * r(z) * SLACK
+    assert r(after) <= theory.linear_stack_bound(r(z), torch.tensor([rate, mlp])).item() * SLACK
+
+
+def recursion(r0: float, c: float, linear: list[float], mlp: list[float]) -> list[mpmath.mpf]:
+    """Eq. S.4 and S.7 layer by layer: r ← q·max(c r³, b r)."""
+    values, value = [], mpmath.mpf(r0)
+    for b, q in zip(linear, mlp, strict=True):
+        value = q * max(c * value**3, b * value)
+        values.append(value)
+    return values
+
+
+def printed(r0: float, c: float, linear: list[float], mlp: list[float]) -> mpmath.mpf:
+    """Eq. S.5 and S.8, term by term; `linear` and `mlp` have the values for m = 0, …, l."""
+    layers = len(linear) - 1
+    return max(
+        mpmath.mpf(c * mlp[m]) ** ((3**m - 1) // 2)
+        * mpmath.mpf(linear[m] * mlp[m]) ** (3**m * (layers - m))
+        * mpmath.mpf(r0) ** (3**m)
+        for m in range(layers + 1)
+    )
+
+
+GAINS = st.floats(1.0, 20.0)
+RADII = st.floats(1e-3, 10.0)
+STACKS = {"r0": RADII, "gamma": st.floats(1e-3, 10.0), "heads": st.integers(1, 12), "dim": st.integers(1, 64)}
+
+
+@quick
+@given(**STACKS, alpha=GAINS, beta=GAINS, delta=st.floats(0.0, 20.0), layers=st.integers(1, 7))
+def test_theorems_2_and_s1_are_the_recursion_if_all_layers_are_alike(
+    r0: float, gamma: float, heads: int, dim: int, alpha: float, beta: float, delta: float, layers: int
+) -> None:
+    c, b, q = heads * gamma / dim**0.5, 2 * heads * alpha, delta + beta
+    alphas, betas, gammas = (torch.full((layers,), value, dtype=torch.float64) for value in (alpha, beta, gamma))
+    for rate, bound in (
+        (1.0, theory.log_theorem_2(r0, gamma, heads, dim, alphas)),
+        (q, theory.log_theorem_s1(r0, gamma, heads, dim, alphas, delta, betas)),
+    ):
+        steps = [float(mpmath.log(value)) for value in recursion(r0, c, [b] * layers, [rate] * layers)]
+        unrolled = float(mpmath.log(printed(r0, c, [b] * (layers + 1), [rate] * (layers + 1))))
+        assert bound.item() == pytest.approx(unrolled, rel=1e-9, abs=1e-9)
+        assert bound.item() == pytest.approx(steps[-1], rel=1e-9, abs=1e-9)
+        logs = theory.log_recursion(r0, gammas, heads, dim, alphas, rate)
+        assert logs.tolist() == pytest.approx(steps, rel=1e-9, abs=1e-9)
+
+
+@quick
+@given(**STACKS, gains=st.lists(st.tuples(GAINS, GAINS), min_size=1, max_size=7), delta=st.floats(0.0, 20.0))
+def test_the_largest_constants_repair_theorems_2_and_s1(
+    r0: float, gamma: float, heads: int, dim: int, gains: list[tuple[float, float]], delta: float
+) -> None:
+    c = heads * gamma / dim**0.5
+    alphas, betas = torch.tensor(gains, dtype=torch.float64).unbind(-1)
+    linear, mlp = [2 * heads * a for a, _ in gains], [delta + b for _, b in gains]
+    ones = [1.0] * len(gains)
+    for rates, bound, as_printed in (
+        (
+            ones,
+            theory.log_theorem_2(r0, gamma, heads, dim, alphas, "largest"),
+            theory.log_theorem_2(r0, gamma, heads, dim, alphas),
+        ),
+        (
+            mlp,
+            theory.log_theorem_s1(r0, gamma, heads, dim, alphas, delta, betas, "largest"),
+            theory.log_theorem_s1(r0, gamma, heads, dim, alphas, delta, betas),
+        ),
+    ):
+        unrolled = printed(r0, c, [*linear, linear[-1]], [*rates, rates[-1]])
+        assert as_printed.item() == pytest.approx(float(mpmath.log(unrolled)), rel=1e-9, abs=1e-9)
+        end = recursion(r0, c, linear, rates)[-1]
+        assert bound.item() >= float(mpmath.log(end)) - 1e-9 * max(1, abs(bound.item()))
+
+
+def test_theorem_2_fails_if_alpha_differs_by_layer() -> None:
+    """Two layers, H = 1, γ small: both steps are linear, r becomes 2·2·1·40 r = 160 r. S.5 has (2·α_0)² = 4."""
+    alphas = torch.tensor([1.0, 40.0])
+    end = theory.log_recursion(1.0, torch.full((2,), 1e-9), 1, 1, alphas)[-1].exp().item()
+    assert end == pytest.approx(160)
+    assert theory.log_theorem_2(1.0, 1e-9, 1, 1, alphas).exp().item() == pytest.approx(4)
+    assert theory.log_theorem_2(1.0, 1e-9, 1, 1, alphas, "largest").exp().item() == pytest.approx(6400)
+    # A stack that reaches it: no attention, Z + ReLU(ZΘ) on positive tokens with ‖Θ‖ = 0 and 39.
+    z = np.array([[1.0], [2.0]])
+    after = z + np.maximum(39 * z, 0)
+    assert r(after) == pytest.approx(40 * r(z))
+    assert r(after) > np.exp(theory.log_theorem_2(r(z), 0.0, 1, 1, alphas).item())
+
+
+def test_theorem_s1_fails_if_beta_differs_by_block() -> None:
+    alphas, betas = torch.ones(2), torch.tensor([1.0, 30.0])
+    arguments = (1.0, 1e-9, 1, 1, alphas, 0.5, betas)
+    end = theory.log_recursion(1.0, torch.full((2,), 1e-9), 1, 1, alphas, 0.5 + betas)[-1].exp().item()
+    assert end == pytest.approx(2 * 1.5 * 2 * 30.5)
+    assert theory.log_theorem_s1(*arguments).exp().item() == pytest.approx((2 * 1.5) ** 2)
+    assert theory.log_theorem_s1(*arguments, "largest").exp().item() == pytest.approx((2 * 30.5) ** 2)
+
+
+@quick
+@given(st.lists(st.floats(0.0, 10.0), max_size=4), st.floats(0.0, 10.0))
+def test_the_mlp_never_lowers_the_bound(norms: list[float], delta: float) -> None:
+    """δ + β is not only usually larger than 1: it is 1 for an MLP and shortcuts of zero weights alone, else more."""
+    rate = theory.augmented_mlp_rate(delta, theory.shortcut_gain(torch.tensor(norms, dtype=torch.float64))).item()
+    assert rate >= 1
+    assert (rate > 1) == (delta + sum(norms) > 1e-15)
 
 
 def test_a_larger_upper_bound_does_not_prevent_collapse() -> None:

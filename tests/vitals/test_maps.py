@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
+import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,7 +50,11 @@ def attention_cosine(a: Array) -> Parts:
 def attention_entropy(a: Array) -> Parts:
     rows = as_distributions(a)
     entropy = np.mean([-sum(p * math.log(p) for p in row if p > 0) for row in rows])
-    return {"": entropy, "share": entropy / math.log(a.shape[1])}
+    parts = {"": entropy, "share": entropy / math.log(a.shape[1])}
+    if a.shape[0] == a.shape[1]:
+        others = [np.delete(row, i) for i, row in enumerate(rows)]
+        parts["others"] = np.mean([scipy.stats.entropy(row) if row.sum() > 1e-12 else 0.0 for row in others])
+    return parts
 
 
 def attention_spectrum(a: Array) -> Parts:
@@ -62,7 +67,8 @@ def attention_spectrum(a: Array) -> Parts:
 def attention_asymmetry(a: Array) -> Parts:
     values = scipy.linalg.eigvalsh((a + a.T) / 2)
     negative = sum(-v for v in values if v < 0) / sum(abs(values))
-    return {"": np.linalg.norm(a - a.T) / (2 * np.linalg.norm(a)), "negative": negative}
+    skew, rest = np.linalg.norm(a - a.T) / 2, math.sqrt(sum(a[i, j] ** 2 for i, j in np.ndindex(a.shape) if i != j))
+    return {"": skew / np.linalg.norm(a), "off_diagonal": skew / rest, "negative": negative}
 
 
 def query_sensitivity(a: Array) -> Parts:
@@ -202,8 +208,10 @@ CASES: dict[str, list[tuple[str, Array, Parts]]] = {
         ("rows that sum to two", 2 * UNIFORM, {"": FAR.mean()}),
     ],
     "attention_entropy": [
-        ("uniform", UNIFORM, {"": math.log(6), "share": 1.0}),
-        ("identity", IDENTITY, {"": 0.0, "share": 0.0}),
+        ("uniform", UNIFORM, {"": math.log(6), "share": 1.0, "others": math.log(5)}),
+        ("identity", IDENTITY, {"": 0.0, "share": 0.0, "others": 0.0}),
+        ("uniform with the identity", (UNIFORM + IDENTITY) / 2, {"others": math.log(5)}),
+        ("shift", SHIFT, {"": 0.0, "others": 0.0}),
         ("rows that sum to two", 2 * UNIFORM, {"": math.log(6), "share": 1.0}),
         ("entries below zero", one([[1.5, -0.5], [-0.5, 1.5]]), {"": 2 * math.log(2) - 0.75 * math.log(3)}),
     ],
@@ -215,11 +223,12 @@ CASES: dict[str, list[tuple[str, Array, Parts]]] = {
         ("rows of mean zero", one([[1.0, -1], [-1, 1]]), {"": 1.0, "curve": [0.0, 2.0]}),
     ],
     "attention_asymmetry": [
-        ("uniform", UNIFORM, {"": 0.0, "negative": 0.0}),
-        ("identity", IDENTITY, {"": 0.0, "negative": 0.0}),
+        ("uniform", UNIFORM, {"": 0.0, "off_diagonal": 0.0, "negative": 0.0}),
+        ("identity", IDENTITY, {"": 0.0, "off_diagonal": 0.0, "negative": 0.0}),
+        ("shift with the identity", SHIFT + IDENTITY, {"": 0.5, "off_diagonal": math.sqrt(0.5), "negative": 0.0}),
         ("a swap has one eigenvalue of each sign", one([[0.0, 1], [1, 0]]), {"": 0.0, "negative": 0.5}),
         ("skew", one([[0.0, 1], [-1, 0]]), {"": 1.0}),
-        ("shift", SHIFT, {"": math.sqrt(0.5), "negative": 0.5}),
+        ("shift", SHIFT, {"": math.sqrt(0.5), "off_diagonal": math.sqrt(0.5), "negative": 0.5}),
     ],
     "equivalent_rank": [
         ("uniform", one([1.0, 0, 0, 0, 0, 0]), {"": 1.0, "share": 1 / 6, "cumulative": [1.0] * 6}),
@@ -262,6 +271,15 @@ def test_closed_forms(key: str, a: Array, wanted: Parts, dtype: type) -> None:
     found = measured(key, a.astype(dtype))
     for part, value in wanted.items():
         np.testing.assert_allclose(found[part][0, 0], value, rtol=ROUGH.get(key, 1e-6), atol=1e-6, err_msg=part)
+
+
+@pytest.mark.parametrize(("key", "part"), [("attention_entropy", "others"), ("attention_asymmetry", "off_diagonal")])
+def test_parts_that_an_added_identity_does_not_change(key: str, part: str) -> None:
+    """Effective maps of adder attention are H + I. Figures of H are read from these parts."""
+    a = maps(2, 3, 24, 24, seed=3)
+    plain, treated = measured(key, a), measured(key, a + np.eye(24))
+    np.testing.assert_allclose(treated[part], plain[part], rtol=1e-9)
+    assert (abs(treated[""] - plain[""]) > 0.05).all()
 
 
 @pytest.mark.parametrize("key", ["attention_cosine", "attention_entropy"])
@@ -321,8 +339,11 @@ def test_the_order_of_the_tokens_does_not_matter(key: str, shape: Any, seed: int
     queries = rng.permutation(a.shape[-2])
     keys = queries if key in SQUARE else rng.permutation(a.shape[-1])
     found, wanted = measured(key, a[..., queries, :][..., keys]), measured(key, a)
-    for part in found.keys() - {"curve"}:
+    for part in found.keys() - {"curve", "others"}:
         np.testing.assert_allclose(found[part], wanted[part], rtol=1e-7, atol=1e-8, err_msg=part)
+    if "others" in wanted:  # of a square map: its diagonal stays one if queries and keys keep the same order
+        found = measured(key, a[..., queries, :][..., queries])
+        np.testing.assert_allclose(found["others"], wanted["others"], rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key != "max_logit"])

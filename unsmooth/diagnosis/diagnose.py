@@ -90,7 +90,7 @@ def diagnose(
     settings = _settings(settings, vitals, blocks, fields)
     started = time.time()
     selected = registry.select(settings.vitals)
-    model, name = open_model(model, settings.checkpoint)
+    model, name = open_model(model, settings.checkpoint, settings.pretrained)
     anatomy = anatomy_of(model, example)
     block_indices = None if settings.blocks is None else select_blocks(settings.blocks, len(anatomy.blocks))
     batch_size = settings.batch_size or _batch_size(anatomy)

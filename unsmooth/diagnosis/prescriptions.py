@@ -14,6 +14,7 @@ CANDIDATES: dict[str, list[tuple[str, str]]] = {
         ("attn_scale", "a learned gain on the map without its mean counters low-pass filtering"),
         ("feat_scale", "learned gains rebalance the mean token and the rest in each block"),
         ("augmented_shortcut(start=identity)", "parallel paths around attention preserve differences between tokens"),
+        ("layer_scale", "a learned gain per channel weighs each branch against its skip"),
         ("token_graying", "better conditioned patch tokens enter the first block"),
         ("diverse_patch", "a training loss against similar patch tokens, without cost at inference"),
     ],

@@ -12,15 +12,24 @@ from torch import nn
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.spec import SpecItem
 
+PRETRAINED = "pretrained"  # option of every host: load the weights of its library
+
 
 def create_host(host: SpecItem, pretrained: bool = False, **options: Any) -> nn.Module:
-    """Build the host of a spec. Its options, and `options` on top of them, are those of its library."""
+    """Build the host of a spec. Its options, and `options` on top of them, are those of its library.
+
+    `pretrained=true` among the options is the same as the argument.
+    """
     library, _, name = host.name.partition(":")
     if library not in _LIBRARIES:  # names of timm may contain colons too: hf-hub:ID, local-dir:FOLDER
         library, name = "timm", host.name
     spec = SpecItem(host.name, {**host.options, **options})
+    build_options = dict(spec.options)
+    wanted = build_options.pop(PRETRAINED, False)
+    if not isinstance(wanted, bool):
+        raise UnsmoothError(f"pretrained must be true or false (got {wanted!r} in {spec}).")
     try:
-        return _LIBRARIES[library](name, pretrained, dict(spec.options))
+        return _LIBRARIES[library](name, pretrained or wanted, build_options)
     except UnsmoothError:
         raise
     except Exception as error:  # a constructor may fail in any way on its options; its message names the option

@@ -1,7 +1,12 @@
 """A ConvMixer for small images: 8 blocks of 256 channels, kernel size 5, patch size 2. All sizes are options.
 
-It mixes tokens by convolution instead of attention. Always Skip Attention uses it as the control of the no-skip study:
-`convmixer_tiny+no_skip`.
+It mixes tokens by convolution instead of attention, in blocks of
+
+    X' = BN(σ(depth-wise convolution of X)) + X        Eq. 22 of Always Skip Attention
+    X  = BN(σ(point-wise convolution of X'))           Eq. 23
+
+Figure 6 of that paper has ConvMixer-Tiny as the control of the no-skip study: `convmixer_tiny+no_skip` is Eq. 22
+without the last X. The paper does not print the sizes of ConvMixer-Tiny; these are ours.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from unsmooth.models.default_cfgs import build_vit, settings
 
-HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}  # normalisation of the authors
+HALF: dict[str, Any] = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}  # normalisation of the authors
 default_cfgs = {
     **settings("deepvit_small", "deepvit_large", **HALF, first_conv="patch_embed.conv1"),
     **settings("deepvit_patch16_224", **HALF),

@@ -16,9 +16,9 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def settings(*names: str, **overrides: Any) -> Any:
-    """The `default_cfgs` of models without pretrained weights: those of DeiT, with overrides."""
-    return generate_default_cfgs({f"{name}.untrained": {**SETTINGS, **overrides} for name in names})
+def settings(*names: str, tag: str = "untrained", **overrides: Any) -> Any:
+    """The `default_cfgs` of models, by default without pretrained weights: those of DeiT, with overrides."""
+    return generate_default_cfgs({f"{name}.{tag}": {**SETTINGS, **overrides} for name in names})
 
 
 def build_vit(kind: Any, name: str, pretrained: bool, **sizes: Any) -> Any:

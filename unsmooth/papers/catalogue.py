@@ -114,7 +114,7 @@ class Claim:
     arm: str = ""  # default: every arm
     test: str = "rises"  # one of `claims.TESTS`
     than: str = ""  # what to compare with: another curve of the arm, another arm, or a number
-    tolerance: float = 0.0  # relative for "equals", in units of the metric for "equal to"
+    tolerance: float = 0.0  # relative for "equals", in units of the metric for "equal to" and "not lower than"
 
     @property
     def source(self) -> str:

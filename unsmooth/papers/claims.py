@@ -163,6 +163,15 @@ def _metric(direction: int) -> Test:
     return test
 
 
+def _not_lower(claim: Claim, group: GroupResult, row: ArmResult) -> State | None:
+    """A metric that may gain, but must not lose more than the tolerance."""
+    interval = _interval(claim, group, row)
+    if interval is None:
+        return None
+    low, _, high = interval
+    return _verdict([1 if low >= -claim.tolerance else -1 if high < -claim.tolerance else 0])
+
+
 def _interval(claim: Claim, group: GroupResult, row: ArmResult) -> tuple[float, float, float] | None:
     """Low end, mean and high end of the difference to another arm.
 
@@ -193,5 +202,6 @@ TESTS: dict[str, Test] = {
     "stays above": _compared(1, last=False), "stays below": _compared(-1, last=False),
     "reaches above": _reached, "bounded by": _bounded, "equals": _equals,
     "higher than": _metric(1), "lower than": _metric(-1), "equal to": _metric(0),
+    "not lower than": _not_lower,
 }  # fmt: skip
-METRIC_TESTS = ("higher than", "lower than", "equal to")
+METRIC_TESTS = ("higher than", "lower than", "equal to", "not lower than")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unsmooth import remedies
 from unsmooth.diagnosis.diagnose import diagnose
 from unsmooth.errors import UnsmoothError
 from unsmooth.papers.catalogue import PLAIN, Experiment, PublishedGroup
@@ -16,6 +17,7 @@ from unsmooth.papers.rows import published_row
 from unsmooth.papers.trials import describe_data, describe_training, train_group
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.reproduction import ArmResult, GroupResult
+from unsmooth.spec import parse
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.storage import load
 from unsmooth.training.run import train
@@ -63,7 +65,7 @@ def _diagnose_given(experiment: Experiment, group: PublishedGroup, request: RunR
             f"{experiment.id} needs trained models ({', '.join(specs)}). Give --checkpoint for each, or --pretrained, "
             "or --spec and --checkpoint of your own model, or --small to train small ones."
         )
-    treated = [arm.add for arm in group.models if arm.add]
+    treated = [arm.add for arm in group.models if arm.add and not _without_parameters(arm.add)]
     if request.pretrained and treated:
         raise UnsmoothError(
             f"there are no pretrained weights with {', '.join(treated)}. Give --checkpoint for each model instead of "
@@ -77,6 +79,11 @@ def _diagnose_given(experiment: Experiment, group: PublishedGroup, request: RunR
         model: Any = create_model(spec, pretrained=True) if checkpoint is None else spec
         diagnoses.append(_diagnose(experiment, request, model, checkpoint, request.data))
     return GroupDiagnoses(group, specs, diagnoses, _describe_images(diagnoses[0]))
+
+
+def _without_parameters(spec: str) -> bool:
+    """Whether remedies have nothing to learn, so that the weights of the plain host are those of the treated one."""
+    return all(remedies.get(item.name).parameters == "–" for item in parse(f"host+{spec}").remedies)
 
 
 def _diagnose_trained(experiment: Experiment, group: PublishedGroup, request: RunRequest) -> GroupDiagnoses:

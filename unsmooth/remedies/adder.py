@@ -6,6 +6,10 @@ Adder attention, and every linear layer of the blocks (q, k, v, projection, both
 
 trained with the gradients of AdderNet: dW = Σ(x − W)g rescaled to η√k/‖dW‖ (k the size of W),
 dx = Σ clamp(gain·(W − x), −1, 1)g. Neither pass allocates a temporary of size tokens × inputs × outputs.
+
+The supplement of the paper prints the block (its Figure 1): adder attention and an adder MLP, each with a residual
+connection and LayerNorm before it. The gradients are those of AdderNet's code. The LayerNorm after every adder layer is
+a third party's account of the paper; the initial weights are AdderNet's.
 """
 
 from __future__ import annotations
@@ -56,9 +60,10 @@ class Adder(Remedy[AdderOptions]):
     conflicts = ("adder_attention", "l2_attention", "logistic_attention")
     fused = "no: explicit map"
     departures = (
-        "Patch embedding, head and convolutions stay multiplicative. Weight gradients are rescaled in each backward "
-        "pass: with gradient accumulation or several processes, per part of the batch. The host's own linear weights "
-        "stay in the model, frozen and unused, so that the remedy can be removed."
+        "The supplement prints LayerNorm before attention and MLP; the one after every adder layer is a third party's "
+        "account. Patch embedding, head and convolutions stay multiplicative (our reading). Weight gradients are "
+        "rescaled in each backward pass: with gradient accumulation or several processes, per part of the batch. The "
+        "host's own linear weights stay in the model, frozen and unused, so that the remedy can be removed."
     )
 
     def place(self, block: Block, anatomy: Anatomy, options: AdderOptions) -> list[Placement]:

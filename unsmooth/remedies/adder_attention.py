@@ -4,7 +4,8 @@
     H̃ = softmax(P) + I             (rows sum to 2), then H̃V
 
 d_a is the variance of the L1 score for standard normal q and k (Theorem 1). The identity keeps the rank of the map
-high (Proposition 1). The linear layers of the host stay; `adder` replaces those too.
+high (Proposition 1): this is proved for symmetric positive semi-definite maps, and may fail for others. The linear
+layers of the host stay; `adder` replaces those too.
 """
 
 from __future__ import annotations

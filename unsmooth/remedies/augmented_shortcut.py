@@ -2,6 +2,9 @@
 
     AugMSA(Z) = MSA(Z) + Z + Σ_{i≤T} σ(ZΘ_i),   σ = GELU,   and AugMLP likewise
 
+Both are printed. The paths of MSA are the main ones; those of the MLP assist, because attention still averages what
+they add. Theorems 2 and S.1 (Eq. S.5, S.8) bound the diversity of the tokens: vital `diversity_bound`.
+
 Θ is block-circulant: b × b blocks, each a circulant of size d/b defined by one vector, so it has b·d parameters (and a
 bias). The product is computed by splitting each circulant in halves (`unsmooth.remedies.kernels.circulant`), with fewer
 multiplications than the dense product and no FFT.

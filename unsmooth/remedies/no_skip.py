@@ -2,8 +2,10 @@
 
     x + f(x)  →  f(x)
 
-for the attention branch, the MLP branch or both, and for the token mixer of ConvMixer (`branch=attn`). It is an
-ablation, not a fix: it shows the effect of the skip.
+for the attention branch, the MLP branch or both, and for the token mixer of ConvMixer (`branch=attn`), whose skip is
+printed as Eq. 22. It is an ablation, not a fix: it shows the effect of the skip. By Proposition 4.2 the skip lowers the
+condition number of attention (vital `condition_bound`). Without it a ViT loses accuracy and a ConvMixer does not
+(Figure 6).
 """
 
 from __future__ import annotations

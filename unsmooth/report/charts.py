@@ -110,7 +110,7 @@ def bounds(diagnoses: Diagnoses) -> list[Payload]:
             continue
         parts = {p: s for p, s in parts_of(diagnoses, key).items() if any(v and kind(p, v) == "line" for v in s)}
         for bound, measured in bound_pairs(parts):
-            name = measured.removesuffix("measured").rstrip(".")
+            name = measured.removesuffix("measured").rstrip(".") if bound is None else bound
             by = [
                 {"bound": [] if bound is None else column(parts[bound][i]), "measured": column(parts[measured][i])}
                 for i in range(len(diagnoses))

@@ -87,10 +87,17 @@ def depth_of(diagnoses: Diagnoses) -> int:
 
 
 def bound_pairs(parts: Iterable[str]) -> list[tuple[str | None, str]]:
-    """Parts of a theory vital as (bound, measured). A measurement without a bound has None."""
+    """Parts of a theory vital as (bound, measured). A measurement without a bound has None.
+
+    "stack" and "stack.linear" are both bounds of "stack.measured".
+    """
     names = list(parts)
-    measured = {name: f"{name}.measured" if name else "measured" for name in names}
-    pairs: list[tuple[str | None, str]] = [(name, measured[name]) for name in names if measured[name] in names]
+    pairs: list[tuple[str | None, str]] = []
+    for name in names:
+        owners = (name, name.rpartition(".")[0]) if "." in name else (name,)
+        measured = next((m for m in (f"{owner}.measured".lstrip(".") for owner in owners) if m in names), None)
+        if measured is not None and measured != name:
+            pairs.append((name, measured))
     paired = {name for pair in pairs for name in pair}
     return pairs + [(None, name) for name in names if name not in paired]
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from unsmooth import remedies
 from unsmooth.errors import UnsmoothError
-from unsmooth.hosts.build import create_host
+from unsmooth.hosts.build import PRETRAINED, create_host
 from unsmooth.spec import ModelSpec, SpecItem, parse
 from unsmooth.surgery.apply import apply
 from unsmooth.surgery.record import RECORD, Record
@@ -19,7 +19,7 @@ def create_model(spec: str | ModelSpec, pretrained: bool = False, **host_kwargs:
 
     Args:
         spec: A model spec, `HOST(option=value)+remedy(option=value)`. HOST is a timm name, `hf:NAME` or
-            `torchvision:NAME`; its options are those of its library.
+            `torchvision:NAME`; its options are those of its library, and `pretrained=true`.
         pretrained: Load the pretrained weights of the host before the remedies are applied.
         **host_kwargs: Options of the host, on top of those in the spec.
 
@@ -42,7 +42,9 @@ def create_model(spec: str | ModelSpec, pretrained: bool = False, **host_kwargs:
     for remedy in spec.remedies:  # a mistake in a remedy raises before a large host is built
         remedies.options_of(remedy)
     model = create_host(spec.host, pretrained, **host_kwargs)
-    host = SpecItem(spec.host.name, {**spec.host.options, **host_kwargs})
+    options = {**spec.host.options, **host_kwargs}
+    options.pop(PRETRAINED, None)  # weights are not part of the architecture: a saved model brings its own
+    host = SpecItem(spec.host.name, options)
     model.__dict__[RECORD] = Record(host if host.writable else None)
     for remedy in spec.remedies:
         apply(model, remedy)

@@ -3,6 +3,7 @@
     attn_scale           (1+ω) into the value weights          remaining: − ω/(1+ω)·mean(v)
     feat_scale           (1+t) into the output projection      remaining: + ((1+s)/(1+t) − 1)·mean(y)
     context_broadcast    ½ into the MLP's last linear layer    remaining: + mean(y)
+    layer_scale          γ into the last linear layers         remaining: nothing
     augmented_shortcut   the matrices of its circulants are computed once and stored
 
 A remedy that cannot be folded stays as it is, with a warning. Every step is checked on an example against the model
@@ -72,6 +73,13 @@ class MeanToTokens(TokenHook):
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         share = along_channels(self.share, x, self.channels_last)
         return x + share * mean_token(x, self.channels_last)
+
+
+class FoldedAway(TokenHook):
+    """The place of a `BandGain` whose two gains are equal: nothing remains of it."""
+
+    def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
+        return x
 
 
 class PreparedPaths(TokenHook):
@@ -210,10 +218,11 @@ def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> boo
     elif isinstance(patch, BandGain):
         low, high = (torch.as_tensor(g, dtype=torch.get_default_dtype()) for g in patch.gains())
         rows, columns = _adjacent_linear(model, attachment.target, patch, anatomy)
-        _scale(rows, _checked(high), columns)
+        _scale(rows, high if torch.equal(low, high) else _checked(high), columns)
         reference = rows.weight
-        share = (low / high - 1).to(reference.device, reference.dtype)
-        _exchange(parent, target, attachment.child, patch, MeanToTokens(share, patch.channels_last))
+        share = torch.where(low == high, 0.0, low / high - 1).to(reference.device, reference.dtype)
+        rest = MeanToTokens(share, patch.channels_last) if share.any() else FoldedAway()
+        _exchange(parent, target, attachment.child, patch, rest)
     else:
         raise CannotFold("it is not a linear function of the output of a weight")
     return True

@@ -124,16 +124,24 @@ def load(path: str | Path, model: nn.Module | str | None = None) -> nn.Module:
     return fill(model, _weights_for(model, path), path)
 
 
-def open_model(model: nn.Module | str | Path, checkpoint: str | Path | None = None) -> tuple[nn.Module, str]:
-    """A model and its name, from a model, a folder written by `save`, or a spec with or without a checkpoint."""
+def open_model(
+    model: nn.Module | str | Path, checkpoint: str | Path | None = None, pretrained: bool = False
+) -> tuple[nn.Module, str]:
+    """A model and its name, from a model, a folder written by `save`, or a spec with or without weights."""
+    if pretrained and checkpoint is not None:
+        raise UnsmoothError("give either pretrained weights or a checkpoint, not both.")
     if isinstance(model, str | Path):
         folder = Path(model)
         if folder.is_dir() and checkpoint is None:
+            if pretrained:
+                raise UnsmoothError(f"{folder} holds weights already. Leave out pretrained.")
             loaded = load(folder)
             return loaded, str(applied(loaded)) or folder.name
         text = str(model)
-        return (create_model(text) if checkpoint is None else load(checkpoint, text)), text
+        return (create_model(text, pretrained) if checkpoint is None else load(checkpoint, text)), text
     check_unwrapped(model)
+    if pretrained:
+        raise UnsmoothError("pretrained needs a spec. A model that was built already has its weights.")
     if checkpoint is not None:
         raise UnsmoothError("a checkpoint needs a spec. Load it into this model with unsmooth.load(checkpoint, model).")
     spec = applied(model)

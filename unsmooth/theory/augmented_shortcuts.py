@@ -1,11 +1,10 @@
 """Augmented Shortcuts for Vision Transformers (NeurIPS 2021): decay of token diversity with and without shortcuts.
 
-From the paper: r(Z), AugMSA and Theorem 1 (of Dong et al., ICML 2021). The text of Theorem 2 (Eq. S.5) and Theorem S.1
-(Eq. S.8) was not available. The functions with these numbers are our own derivation from
+    AugMSA(Z) = MSA(Z) + Z + Σ_i σ(ZΘ_i),   AugMLP likewise,   σ λ-Lipschitz,   r(Z) = min_z ‖Z − 1zᵀ‖
 
-    AugMSA(Z) = MSA(Z) + Z + Σ_i σ(ZΘ_i),   AugMLP likewise,   σ L-Lipschitz,
-
-in the Frobenius norm. PanGu-π (arXiv 2312.17276, Theorem 4), by some of the same authors, prints the linear form.
+Printed: Eq. S.1–S.4 (one layer), Theorem 2 = Eq. S.5 (a stack of AugMSA), Eq. S.6 and S.7 (one block), Theorem S.1 =
+Eq. S.8 (a stack of blocks). Theorem 1 is of Dong et al. (ICML 2021). The linear form is not in the supplement; PanGu-π
+(arXiv 2312.17276, Theorem 4), by some of the same authors, prints it.
 
 All of these are upper bounds. A larger bound permits diversity but does not prove it: with Θ = −I and tokens far below
 zero, Z + GELU(−Z) = GELU(Z) is close to zero. The input of the branches must be Z itself, not LN(Z).
@@ -20,6 +19,8 @@ import torch
 from torch import Tensor
 
 from unsmooth.theory.matrices import GELU_LIPSCHITZ, Number, bands, double, frobenius, spectral
+
+Constants = Literal["printed", "largest"]
 
 
 def composite_norm(x: Tensor) -> Tensor:
@@ -38,7 +39,11 @@ def diversity(z: Tensor, norm: Literal["frobenius", "composite"] = "frobenius") 
 
 
 def attention_gamma(query_key: Tensor, value_output: Tensor) -> Tensor:
-    """γ = max_h ‖W_Q^h W_K^hᵀ‖₂ ‖W_V^h W_O^h‖₂ of weights (…, heads, d, d): our choice of γ for the Frobenius norm."""
+    """γ = max_h ‖W_Q^h W_K^hᵀ‖₂ ‖W_V^h W_O^h‖₂ of weights (…, heads, d, d).
+
+    The paper calls γ' = γ/2 a constant of the weights. In the Frobenius norm this γ is one (ours), for scores of any
+    size: r(MSA(Z)) ≤ (Hγ'/√d) r(Z)³, d the width of a head. See `stacked_attention_bound`.
+    """
     return (spectral(query_key) * spectral(value_output)).amax(-1)
 
 
@@ -67,36 +72,128 @@ def stacked_attention_bound(
 
 
 def shortcut_gain(norms: Tensor, lipschitz: float = GELU_LIPSCHITZ) -> Tensor:
-    """α = 1 + L Σ_i ‖Θ_i‖₂ for norms (…, T): r(Z + Σσ(ZΘ_i)) ≤ α r(Z). The default L is that of GELU, 1.1289… ."""
+    """α = 1 + λ Σ_i ‖Θ_i‖₂ for norms (…, T): r(Z + Σσ(ZΘ_i)) ≤ α r(Z), by Eq. S.2. β of the MLP is the same.
+
+    The default λ is that of GELU, 1.1289… .
+    """
     return 1 + lipschitz * double(norms).sum(-1)
 
 
-def augmented_msa_bound(
-    diversity: Number, gamma: Number, heads: int, dim: int, norms: Tensor, lipschitz: float = GELU_LIPSCHITZ
+def augmented_head_bound(diversity: Number, half_gamma: Number, dim: int, alpha: Number) -> Tensor:
+    """Eq. S.3: (γ'/√d) r³ + α r bounds r after AugMSA with one head.
+
+    r is the diversity of the input in both terms; the printed indices, l − 1 and l, differ.
+    """
+    r = double(diversity)
+    return double(half_gamma) / math.sqrt(dim) * r**3 + double(alpha) * r
+
+
+def augmented_msa_bound(diversity: Number, half_gamma: Number, heads: int, dim: int, alpha: Number) -> Tensor:
+    """Eq. S.4, left: (Hγ'/√d) r³ + Hα r bounds r after AugMSA with H heads. The factor H of α r is not needed."""
+    return heads * augmented_head_bound(diversity, half_gamma, dim, alpha)
+
+
+def augmented_msa_step(diversity: Number, gamma: Number, heads: int, dim: int, alpha: Number) -> Tensor:
+    """Eq. S.4, right: max((Hγ/√d) r³, 2Hα r) with γ = 2γ', never below `augmented_msa_bound`."""
+    r = double(diversity)
+    return torch.maximum(heads * double(gamma) / math.sqrt(dim) * r**3, 2 * heads * double(alpha) * r)
+
+
+def augmented_mlp_rate(delta: Number, beta: Number) -> Tensor:
+    """Eq. S.6: r(AugMLP(Z')) ≤ (δ + β) r(Z'), δ the Lipschitz constant of the MLP without skip, β = `shortcut_gain`.
+
+    The paper calls δ + β usually larger than 1. It is never smaller, because β ≥ 1.
+    """
+    return double(delta) + double(beta)
+
+
+def augmented_block_step(
+    diversity: Number, gamma: Number, heads: int, dim: int, alpha: Number, delta: Number, beta: Number
 ) -> Tensor:
-    """Theorem 2 (Eq. S.5), our derivation, one layer: r(AugMSA(Z)) ≤ (4Hγ/√d) r(Z)³ + α r(Z), α = `shortcut_gain`.
+    """Eq. S.7: (δ + β) max((Hγ/√d) r³, 2Hα r) bounds r after a block of AugMSA and AugMLP."""
+    return augmented_mlp_rate(delta, beta) * augmented_msa_step(diversity, gamma, heads, dim, alpha)
 
-    Apply it layer by layer for a stack. The cubic term is Theorem 1, with the same assumptions.
+
+def log_recursion(
+    diversity: Number, gammas: Tensor, heads: int, dim: int, alphas: Tensor, mlp_rates: Number = 1.0
+) -> Tensor:
+    """log r after each of l layers, by Eq. S.4 or, with MLP rates δ + β, by Eq. S.7, layer by layer.
+
+    Constants are (…, l), one per layer. This is the bound that Theorems 2 and S.1 unroll, and it holds for any of them.
     """
-    attention = stacked_attention_bound(diversity, gamma, heads, dim, layers=1)
-    return attention + shortcut_gain(norms, lipschitz) * double(diversity)
+    logs, mlp = [torch.log(double(diversity))], torch.log(double(mlp_rates)).expand_as(double(alphas))
+    cubic, linear = torch.log(_cubic(gammas, heads, dim)).expand_as(mlp), torch.log(2 * heads * double(alphas))
+    for layer in range(mlp.shape[-1]):
+        r = logs[-1]
+        logs.append(mlp[..., layer] + torch.maximum(cubic[..., layer] + 3 * r, linear[..., layer] + r))
+    return torch.stack([torch.broadcast_to(r, logs[-1].shape) for r in logs[1:]], -1)
 
 
-def augmented_msa_rate(attention_rate: Number, norms: Tensor, lipschitz: float = GELU_LIPSCHITZ) -> Tensor:
-    """Theorem 2 (Eq. S.5), our derivation, linear form: r(AugMSA(Z)) ≤ (ρ + α) r(Z) if r(MSA(Z)) ≤ ρ r(Z).
+def log_theorem_2(
+    diversity: Number, gamma: Number, heads: int, dim: int, alphas: Tensor, constants: Constants = "printed"
+) -> Tensor:
+    """log of Theorem 2 (Eq. S.5), the bound of r(Z_l) after a stack of AugMSA with gains α_0, …, α_{l−1} (…, l):
 
-    PanGu-π prints it with ρ = √λ·H·s·υ₁: λ the largest eigenvalue of Aᵀ(I−J)A, s and υ₁ the norms of W_V and W_O.
+        r(Z_l) ≤ max_{0≤m≤l} (Hγ/√d)^{(3^m − 1)/2} (2Hα_m)^{3^m(l − m)} r(Z_0)^{3^m}
+
+    m counts the layers in which the cubic term of Eq. S.4 is the larger one, so α_m has the index of a count and not of
+    a layer. With one α for all layers the bound is equal to `log_recursion`. If α differs by layer it can be below the
+    recursion (a test has an example). `constants="largest"` puts the largest α of the layers in place of α_m, which
+    repairs it. γ is the largest of the layers. α_l, of no layer, has exponent 0.
     """
-    return double(attention_rate) + shortcut_gain(norms, lipschitz)
+    return _log_unrolled(diversity, _cubic(gamma, heads, dim), 2 * heads * double(alphas), 1.0, constants)
 
 
-def augmented_mlp_rate(mlp_lipschitz: Number, norms: Tensor, lipschitz: float = GELU_LIPSCHITZ) -> Tensor:
-    """Theorem S.1 (Eq. S.8), our derivation: r(AugMLP(Z)) ≤ (σ₃ + α) r(Z), σ₃ the MLP's own Lipschitz constant."""
-    return double(mlp_lipschitz) + shortcut_gain(norms, lipschitz)
+def log_theorem_s1(
+    diversity: Number,
+    gamma: Number,
+    heads: int,
+    dim: int,
+    alphas: Tensor,
+    delta: Number,
+    betas: Tensor,
+    constants: Constants = "printed",
+) -> Tensor:
+    """log of Theorem S.1 (Eq. S.8), the bound of r(Z_l) after l blocks of AugMSA and AugMLP, constants (…, l):
+
+        max_{0≤m≤l} (Hγ(δ + β_m)/√d)^{(3^m − 1)/2} (2Hα_m(δ + β_m))^{3^m(l − m)} r(Z_0)^{3^m}
+
+    As in `log_theorem_2`, m is a count, and `constants="largest"` repairs the bound for blocks that differ. γ and δ are
+    the largest of the blocks. β_l, of no block, is that of the last one.
+    """
+    rates = augmented_mlp_rate(delta, betas)
+    return _log_unrolled(diversity, _cubic(gamma, heads, dim), 2 * heads * double(alphas), rates, constants)
 
 
-def augmented_stack_bound(diversity: Number, rates: Tensor) -> Tensor:
-    """r(Z_l) ≤ r(Z_0) Π rates, for rates (…, l) of the layers in any order: Theorems 2 and S.1 for a stack."""
+def _cubic(gamma: Number, heads: int, dim: int) -> Tensor:
+    return heads * double(gamma) / math.sqrt(dim)
+
+
+def _log_unrolled(diversity: Number, cubic: Tensor, linear: Tensor, mlp: Number, constants: Constants) -> Tensor:
+    """log max_m (cubic·mlp_m)^{(3^m − 1)/2} (linear_m·mlp_m)^{3^m(l − m)} r^{3^m}."""
+    mlp = double(mlp).expand_as(linear)
+    if constants == "largest":
+        linear, mlp = (values.amax(-1, keepdim=True).expand_as(values) for values in (linear, mlp))
+    layers, start = linear.shape[-1], torch.log(double(diversity))
+    terms = []
+    for m in range(layers + 1):
+        power, at = 3**m, min(m, layers - 1)
+        cubes = torch.xlogy(double((power - 1) / 2), cubic * mlp[..., at])
+        lines = power * (layers - m) * torch.log(linear[..., at] * mlp[..., at])
+        terms.append(cubes + lines + power * start)
+    return torch.stack(terms).amax(0)
+
+
+def linear_msa_rate(attention_rate: Number, alpha: Number) -> Tensor:
+    """Linear form (PanGu-π): r(AugMSA(Z)) ≤ (ρ + α) r(Z) if r(MSA(Z)) ≤ ρ r(Z).
+
+    PanGu-π has ρ = √λ·H·s·υ₁: λ the largest eigenvalue of Aᵀ(I−J)A, s and υ₁ the norms of W_V and W_O.
+    """
+    return double(attention_rate) + double(alpha)
+
+
+def linear_stack_bound(diversity: Number, rates: Tensor) -> Tensor:
+    """Linear form of a stack: r(Z_l) ≤ r(Z_0) Π rates, for rates (…, l) of its AugMSA and AugMLP in any order."""
     return double(diversity) * double(rates).prod(-1)
 
 

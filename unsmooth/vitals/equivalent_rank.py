@@ -1,7 +1,8 @@
-"""Equivalent rank of attention maps: the smallest r with f(r) = Σ_{t≤r}σ_t / Σσ ≥ 0.9 (adder attention).
+"""Equivalent rank of attention maps: the smallest r with f(r) = Σ_{t≤r}σ_t / Σσ ≥ 0.9 (adder attention, Proposition 1).
 
 From 1 (uniform map) to ⌈0.9·m⌉ (identity), per head. `share` is the rank divided by the number of singular values,
-`cumulative` the curve f.
+`cumulative` the curve f, which increases and is concave for every map. Effective maps of adder attention include the
+identity: m equal singular values are added to those of a uniform map, so the rank is near its maximum by construction.
 """
 
 from __future__ import annotations

@@ -3,9 +3,18 @@
     J = ∂ vec f(X) / ∂ vec X,   f the attention branch with its norm and layer scale;   with the skip: I + J
 
 The value is log κ(J) = ln(σ₁/σ_min); `values` are the singular values, descending; `skip` and `skip.values` are those
-of I + J. If X has at most 4,096 entries, the whole matrix is computed and decomposed. Otherwise 96 Lanczos steps on JᵀJ
-with full reorthogonalisation give both ends of the spectrum: the largest values are accurate; the smallest Ritz value
-is an upper bound of σ_min, so log κ is a lower bound. For one image and one block (`blocks="3"`), in double precision.
+of I + J. The norm layer ignores the mean of a token and almost its scale, so J is singular up to rounding and log κ is
+ln 10¹⁵ for every model. `robust` is ln(σ₁/σ_k) with k = ⌈0.9·rank⌉ instead, rank the number of singular values above
+10⁻¹⁰ of the largest. `mlp.robust` is that of the MLP branch, for comparison.
+
+The neural tangent kernel, which describes training by gradient descent, consists of Jacobians by the parameters, and is
+too expensive for a whole transformer. The paper takes the condition of the output of attention (`log_condition`, part
+`attn`) as a proxy of that of the Jacobian, and shows the Jacobian by the tokens for one block. So does this vital.
+
+If X has at most 4,096 entries, the whole matrix is computed and decomposed. Otherwise 96 Lanczos steps on JᵀJ with full
+reorthogonalisation give both ends of the spectrum: the largest values are accurate; the smallest Ritz value is an upper
+bound of σ_min, so log κ is a lower bound, and there are no robust values, which need the inside of the spectrum. For
+one image and one block (`blocks="3"`), in double precision.
 """
 
 from __future__ import annotations
@@ -21,8 +30,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Anatomy, Block
-from unsmooth.hosts.inputs import batch_inputs, first_tensor, run
+from unsmooth.hosts.inputs import batch_inputs, run
 from unsmooth.hosts.modes import eval_mode
+from unsmooth.seam.patched import ResidualScale, module_patches
 from unsmooth.vitals.base import Undefined, register
 
 DENSE = 4096  # entries of the input up to which the whole Jacobian is computed
@@ -30,6 +40,8 @@ ROWS = 64  # rows of the Jacobian per backward pass
 STEPS = 96
 SHOWN = 256  # singular values of a dense spectrum that are returned, evenly spaced
 RESOLUTION = 1e-15
+RANK_TOLERANCE = 1e-10  # the eps of a norm layer leaves values of 1e-11 where J would have none
+ROBUST_SHARE = 0.9  # of the rank
 
 
 @register(
@@ -41,40 +53,59 @@ RESOLUTION = 1e-15
     sample=1,
     default=False,
     parts=(
+        ("robust", "ln of the largest singular value over that at 90 % of the rank"),
         ("values", "singular values, descending"),
         ("skip", "log κ with the skip"),
         ("skip.values", "singular values with the skip"),
+        ("mlp.robust", "the robust value of the MLP branch"),
     ),
 )
 def jacobian_spectrum(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: list[int]) -> dict[str, list[Any]]:
     if len(blocks) != 1:
         raise Undefined('it is measured for one block at a time, such as blocks="3"')
-    branch, x = branch_function(model, anatomy, anatomy.blocks[blocks[0]], images[:1])
-    out: dict[str, list[Any]] = {}
-    for part, values in zip(("", "skip"), singular_spectra(branch, x), strict=True):
-        kappa = (values[0] / values[-1].clamp_min(RESOLUTION * values[0])).log()
-        shown = values[torch.linspace(0, len(values) - 1, min(SHOWN, len(values))).round().long()]
-        for name, value in ((part, kappa.view(1)), (f"{part}.values".lstrip("."), shown.unsqueeze(0))):
-            out[name] = [None] * len(anatomy.blocks)
-            out[name][blocks[0]] = value
+    block = anatomy.blocks[blocks[0]]
+    branch, x = branch_function(model, anatomy, block, images[:1])
+    values: dict[str, Tensor] = {}
+    for part, spectrum in zip(("", "skip."), singular_spectra(branch, x), strict=True):
+        values[part.rstrip(".")] = (spectrum[0] / spectrum[-1].clamp_min(RESOLUTION * spectrum[0])).log()
+        if len(spectrum) == x.numel():
+            values[f"{part}robust"] = robust_log_condition(spectrum)
+        shown = torch.linspace(0, len(spectrum) - 1, min(SHOWN, len(spectrum))).round().long()
+        values[f"{part}values"] = spectrum[shown]
+    if x.numel() <= DENSE and block.residuals.count("mlp") == 1:
+        mlp, between = branch_function(model, anatomy, block, images[:1], "mlp")
+        values["mlp.robust"] = robust_log_condition(torch.linalg.svdvals(dense_jacobian(mlp, between)))
+    out: dict[str, list[Any]] = {part: [None] * len(anatomy.blocks) for part in values}
+    for part, value in values.items():
+        out[part][block.index] = value.unsqueeze(0)
     return out
 
 
+def robust_log_condition(values: Tensor) -> Tensor:
+    """ln(σ₁/σ_k) of descending singular values, k = ⌈0.9·rank⌉."""
+    rank = int((values > RANK_TOLERANCE * values[0]).sum())
+    return (values[0] / values[max(math.ceil(ROBUST_SHARE * rank), 1) - 1]).log()
+
+
 def branch_function(
-    model: nn.Module, anatomy: Anatomy, block: Block, images: Tensor
+    model: nn.Module, anatomy: Anatomy, block: Block, images: Tensor, name: str = "attn"
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """The output of the attention branch as a function of the input of its block (B, …), and that input."""
-    if block.residuals.count("attn") != 1:
-        raise Undefined("its attention branch has no single residual sum")
+    """What a branch of a block adds to the tokens (B, …) before it, as a function of these tokens, and the tokens."""
+    if block.residuals.count(name) != 1:
+        raise Undefined(f"its {name} branch has no single residual sum")
     first_call: dict[str, Any] = {}
     module = model.get_submodule(block.name)
 
     def record(_: nn.Module, args: Any, kwargs: Any) -> None:
         first_call.setdefault("arguments", (args, kwargs))
 
+    def on_residual(owner: Block, branch: str, x: Tensor, f: Tensor, total: Tensor) -> None:
+        if owner.index == block.index and branch == name:
+            first_call.setdefault("tokens", x)
+
     handle = module.register_forward_pre_hook(record, with_kwargs=True)
     try:
-        with eval_mode(model):
+        with eval_mode(model), probe(model, anatomy=anatomy, on_residual=on_residual):
             run(model, batch_inputs(model, images))
     finally:
         handle.remove()
@@ -83,21 +114,25 @@ def branch_function(
         raise Undefined("the first argument of its block is not the tokens")
     copied = copy.deepcopy(model).double().eval().requires_grad_(False)
     copied_block = copied.get_submodule(block.name)
+    if name == "mlp":  # without what attention adds, the input of the block is that of the MLP
+        patches = module_patches(copied_block)
+        patches.residual_branches = block.residuals
+        others = [scale for scale in patches.residuals if scale.branch != "attn"]
+        patches.residuals = [*others, ResidualScale("attn", gain=0.0)]
 
     def branch(x: Tensor) -> Tensor:
         added: list[Tensor] = []
 
-        def on_residual(owner: Block, name: str, _: Tensor, f: Tensor, __: Tensor) -> None:
-            if name == "attn" and owner.index == block.index:
+        def keep(owner: Block, branch: str, _: Tensor, f: Tensor, __: Tensor) -> None:
+            if branch == name and owner.index == block.index:
                 added.append(f)
 
         # Only the math kernel can be differentiated twice.
-        with sdpa_kernel(SDPBackend.MATH), probe(copied, None, None, anatomy, None, on_residual):
+        with sdpa_kernel(SDPBackend.MATH), probe(copied, None, None, anatomy, None, keep):
             copied_block(x, *args[1:], **kwargs)
         return added[0]
 
-    tokens = first_tensor(args)
-    assert tokens is not None
+    tokens: Tensor = args[0] if name == "attn" else first_call["tokens"]
     return branch, tokens.detach().double()
 
 

@@ -9,7 +9,13 @@ from __future__ import annotations
 from unsmooth.errors import unknown
 from unsmooth.papers.catalogue import Experiment
 from unsmooth.papers.request import RunRequest
-from unsmooth.papers.theorems import adder_attention, always_skip_attention, anti_oversmoothing
+from unsmooth.papers.theorems import (
+    adder_attention,
+    always_skip_attention,
+    anti_oversmoothing,
+    augmented_shortcuts,
+    context_broadcasting,
+)
 from unsmooth.papers.theorems.draws import Theorem
 from unsmooth.results.reproduction import GroupResult
 
@@ -17,6 +23,8 @@ THEOREMS: dict[str, Theorem] = {
     **adder_attention.THEOREMS,
     **always_skip_attention.THEOREMS,
     **anti_oversmoothing.THEOREMS,
+    **augmented_shortcuts.THEOREMS,
+    **context_broadcasting.THEOREMS,
 }
 
 

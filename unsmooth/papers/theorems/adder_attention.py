@@ -1,4 +1,4 @@
-"""Adder attention: the variance of the scores, and the rank that the identity adds."""
+"""Adder attention: the variance of the scores, and what adding the identity does to the singular values."""
 
 from __future__ import annotations
 
@@ -28,30 +28,59 @@ def score_variance(small: bool) -> list[ArmResult]:
 
 
 def identity_rank(small: bool) -> list[ArmResult]:
-    """Equivalent rank of A and of A + I for two kinds of maps, and their distance to symmetric PSD matrices."""
+    """Proposition 1 on random maps: what f does, and how f, the singular values and the rank change when I is added."""
     maps, sharpness = (64 if small else 1024), (0.25, 0.5, 1.0, 2.0, 4.0)
     logits, tokens = normal(maps, TOKENS, TOKENS), normal(maps, TOKENS, 16)
     distance = torch.cdist(tokens, tokens, p=1)
     makers: dict[str, Callable[[float], Tensor]] = {
+        "symmetric and semi-definite (L1 kernel)": lambda beta: _symmetric(-beta * distance / 4),
+        "symmetric (normal logits)": lambda beta: _symmetric(beta * (logits + logits.mT) / 2**0.5),
         "softmax of normal logits": lambda beta: (beta * logits).softmax(-1),
-        "L1 distances of normal tokens, scaled to sum 1": lambda beta: _symmetric(-beta * distance / 4),
     }
-    return [
-        row(name, "sharpness", sharpness, _ranks([make(beta) for beta in sharpness])) for name, make in makers.items()
-    ]
+    curves = {
+        name: {label: [measure(make(beta)) for beta in sharpness] for label, measure in MEASURES.items()}
+        for name, make in makers.items()
+    }
+    return [row(name, "sharpness", sharpness, by_label) for name, by_label in curves.items()]
 
 
-def _ranks(by_sharpness: list[Tensor]) -> dict[str, list[float]]:
-    identity = torch.eye(TOKENS, dtype=torch.float64)
-    before, after = (
-        [adder.equivalent_rank(a + extra).double() for a in by_sharpness] for extra in (torch.zeros(()), identity)
-    )
-    return {
-        "rank of A": [float(rank.mean()) for rank in before],
-        "rank of A + I": [float(rank.mean()) for rank in after],
-        "share of maps whose rank rises": [float((b > a).double().mean()) for a, b in zip(before, after, strict=True)],
-        "distance to symmetric PSD": [float(adder.semidefinite_distance(a).mean()) for a in by_sharpness],
-    }
+def _with_identity(a: Tensor) -> Tensor:
+    return a + torch.eye(a.shape[-1], dtype=a.dtype)
+
+
+def _largest(values: Tensor) -> float:
+    return round(float(values.max()), 9) + 0.0  # without rounding errors of equal sums, and without −0
+
+
+def _singular_gap(a: Tensor) -> Tensor:
+    before, after = (torch.linalg.svdvals(b) for b in (a, _with_identity(a)))
+    return (after - before - 1).abs()
+
+
+def _shares(a: Tensor) -> tuple[Tensor, Tensor]:
+    return adder.singular_share(a), adder.singular_share(_with_identity(a))
+
+
+def _excess_gap(a: Tensor) -> Tensor:
+    before, after = (adder.share_excess(share) for share in _shares(a))
+    return after - before
+
+
+def _mean_rank(a: Tensor) -> float:
+    return float(adder.equivalent_rank(a).double().mean())
+
+
+# Each curve is the largest value over maps and r, or a mean over maps.
+MEASURES: dict[str, Callable[[Tensor], float]] = {
+    "−∇f": lambda a: _largest(-adder.share_slope(adder.singular_share(a))),
+    "∇²f": lambda a: _largest(adder.share_curvature(adder.singular_share(a))),
+    "|σ̃ − σ − 1|": lambda a: _largest(_singular_gap(a)),
+    "1/R": lambda a: _largest(1 / adder.share_ratio(*_shares(a))),
+    "D̃ − D": lambda a: _largest(_excess_gap(a)),
+    "rank of A": _mean_rank,
+    "rank of A + I": lambda a: _mean_rank(_with_identity(a)),
+    "distance to symmetric PSD": lambda a: float(adder.semidefinite_distance(a).mean()),
+}
 
 
 def _symmetric(logits: Tensor) -> Tensor:
