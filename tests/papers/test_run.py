@@ -47,10 +47,29 @@ def test_a_table_of_trained_models(tmp_path, capsys) -> None:
 
 @pytest.mark.slow
 def test_a_figure_of_small_models_that_are_trained_first(tmp_path) -> None:
-    found = run(tmp_path, "anti_oversmoothing/figure6", "--small", *TINY[:-2])
-    group = found["groups"][0]
+    """Figure 4 compares three models; each panel shows two of them."""
+    found = run(tmp_path, "anti_oversmoothing/figure4", "--small", *TINY[:-2])
+    (group,) = found["groups"]
     assert (tmp_path / group["picture"]).stat().st_size > 1000
-    assert all(len(row["curves"]["share of high frequencies"]["mean"]) == 12 for row in group["rows"])
+    maps, tokens = "similarity of maps", "similarity of tokens"
+    assert [set(row["curves"]) for row in group["rows"]] == [{maps, tokens}, {maps}, {tokens}]
+    assert len(group["rows"][0]["curves"][maps]["mean"]) == 12
+
+
+@pytest.mark.slow
+def test_a_figure_of_one_small_model_that_is_trained_first(tmp_path) -> None:
+    """Figure 6 shows what models with AttnScale learned, next to nothing else."""
+    found = run(tmp_path, "anti_oversmoothing/figure6", "--small", *TINY[:-2])
+    for group, layers in zip(found["groups"], (6, 12), strict=True):
+        (row,) = group["rows"]
+        assert row["name"] == "attn_scale"
+        assert (tmp_path / group["picture"]).stat().st_size > 1000
+        omega = row["curves"]["ω, mean over heads"]["mean"]
+        assert len(omega) == layers and any(omega)
+    assert found["scale"]["data"] == "digits, 100 training images, 1 epoch"
+    before = json.dumps(found["groups"])
+    again = run(tmp_path, "anti_oversmoothing/figure6", "--small", *TINY[:-2])
+    assert json.dumps(again["groups"]) == before  # nothing is trained twice
 
 
 @pytest.mark.slow
@@ -135,7 +154,7 @@ def test_pre_training_then_fine_tuning(tmp_path) -> None:
             ["anti_oversmoothing/table3", "--data", "digits"],
             "fine-tunes trained hosts. Give --pretrained or --checkpoint",
         ),
-        (["anti_oversmoothing/figure3"], "cannot be run: not recoverable"),
+        (["anti_oversmoothing/figure3"], "cannot be run: nothing to measure: a drawing"),
     ],
 )
 def test_mistakes(tmp_path, capsys, monkeypatch, arguments: list[str], words: str) -> None:
@@ -180,12 +199,16 @@ def _best(annotation: dict) -> float:
 
 
 @pytest.mark.slow
-def test_models_that_diverge_are_reported(tmp_path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("figure", "words"),
+    [("figure8", "there is no trained model of plain to diagnose"), ("figure2", "is not finite")],
+)
+def test_models_that_diverge_are_reported(tmp_path, capsys, figure: str, words: str) -> None:
     said = refusal(
-        capsys, "anti_oversmoothing/figure2", "--small", *TINY[:-2], "--lr", "1e20", "--clip-grad", "0", "--jobs", "1",
-        "--out", str(tmp_path),
+        capsys, f"anti_oversmoothing/{figure}", "--small", *TINY[:-2], "--lr", "1e20", "--clip-grad", "0", "--jobs",
+        "1", "--out", str(tmp_path),
     )  # fmt: skip
-    assert "there is no trained model of plain to diagnose" in said
+    assert words in said
 
 
 @pytest.mark.slow

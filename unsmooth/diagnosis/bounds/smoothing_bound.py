@@ -4,7 +4,7 @@ For a trained model with parts removed (`unsmooth.diagnosis.bounds.ablation`): o
 (Proposition 4), with the skip (Proposition 5), with the MLP and its skip (Proposition 6). X_l are the tokens after
 block l, X_0 those before the first one. The `.measured` parts are ln(‖HC[X_l]‖_F / ‖X_0‖_F). The bound is that of one
 step from the measured previous block, ln(γ_l‖HC[X_{l−1}]‖_F / ‖X_0‖_F), with γ_l the factor of the theorem. The
-`.excess` parts are the measurement minus the bound, image by image, and never above zero. Where γ_l is above 1, which
+`excess` parts are the measurement minus the bound, image by image, and never above zero. Where γ_l is above 1, which
 is usual, the bound does not prove that a model collapses.
 
 The theorems have no norm layers and no layer scale. Their effect on ‖HC‖ is measured in the same pass and multiplied
@@ -43,7 +43,7 @@ COMPATIBLE = ("token_graying", "diverse_patch")  # remedies that do not change t
         ("skip", "all heads with the skip, no MLP (Proposition 5)"),
         ("whole", "the unchanged model (Propositions 5 and 6)"),
         ("*.measured", "ln(‖HC[X_l]‖_F/‖X_0‖_F) of the same variant"),
-        ("*.excess", "measurement minus bound, at most 0"),
+        ("excess", "measurement minus bound, at most 0"),
     ),
 )
 def smoothing_bound(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: list[int]) -> dict[str, list[Tensor]]:
@@ -60,7 +60,7 @@ def smoothing_bound(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: 
         assert size is not None
         out[variant] = [(step * block.hc["before"] / size).log() for step, block in zip(steps, norms, strict=True)]
         out[f"{variant}.measured"] = [(block.hc["after"] / size).log() for block in norms]
-        out[f"{variant}.excess"] = [
+        out[f"excess.{variant}"] = [
             below - above for above, below in zip(out[variant], out[f"{variant}.measured"], strict=True)
         ]
     return out
