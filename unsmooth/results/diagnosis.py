@@ -263,7 +263,7 @@ class Reading(Sequence[Any]):
         >>> len(entropy), entropy.images
         (2, [4, 4])
         >>> entropy.parts
-        ['', 'heads', 'share', 'share.heads']
+        ['', 'heads', 'share', 'share.heads', 'others', 'others.heads']
         >>> len(entropy.part("heads")[0])
         3
     """
