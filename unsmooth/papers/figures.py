@@ -29,7 +29,10 @@ def curve_figure(group: GroupResult) -> Figure | None:
     lines = {
         label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
     }  # an arm may be in one panel alone
-    figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=4, frameon=False, fontsize=6.5)
+    columns = 4 if len(labels) > 1 else 2  # a single panel is half as wide
+    figure.legend(
+        list(lines.values()), list(lines), loc="outside lower center", ncols=columns, frameon=False, fontsize=6.5
+    )
     return figure
 
 
