@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from unsmooth._version import __version__
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, first_line
 from unsmooth.spec import ModelSpec, SpecItem, parse
 from unsmooth.surgery.apply import apply, remove
 from unsmooth.surgery.create import create_model
@@ -179,8 +179,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             return dict(load_file(path))  # always tensors by name
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # readers raise errors of many types for a broken or foreign file
-        first = (str(error) or type(error).__name__).splitlines()[0]
-        raise UnsmoothError(f"cannot read weights from {path}: {first}") from error
+        raise UnsmoothError(f"cannot read weights from {path}: {first_line(error)}") from error
     for key in NESTED:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]

@@ -21,7 +21,7 @@ from torch import nn
 
 from unsmooth import remedies
 from unsmooth._version import __version__
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, missing_package
 from unsmooth.hosts.build import create_host
 from unsmooth.hosts.inputs import Example
 from unsmooth.spec import ModelSpec, SpecItem, parse
@@ -59,7 +59,7 @@ def model_class(name: str) -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise UnsmoothError("Hugging Face hosts need transformers. pip install 'unsmooth[hf]'") from error
+        raise missing_package("a Hugging Face host", "transformers", "hf") from error
     return getattr(transformers, name)
 
 
