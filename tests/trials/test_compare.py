@@ -167,7 +167,7 @@ def test_names_are_as_short_as_they_can_be():
         ({"seeds": 0}, "at least 1"),
         ({"jobs": 0}, "at least 1"),
         ({"confidence": 1.0}, "confidence must be"),
-        ({"epoch": 3}, "unknown option of compare 'epoch'"),
+        ({"epoch": 3}, "unknown setting of compare or recipe field 'epoch'"),
         ({"vitals": "bogus"}, "unknown vital"),
         ({"train_images": 16}, "fewer than one batch of 32"),
     ],
