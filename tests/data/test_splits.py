@@ -1,4 +1,4 @@
-"""Training and validation images by one name, from every kind of source; every mistake is told before any work."""
+"""Training and validation images by one name, from every kind of source; every mistake raises before any work."""
 
 from __future__ import annotations
 
