@@ -47,7 +47,7 @@ def test_a_trial_has_all_that_it_promises(trial):
         assert arm.parameters > 1000 and arm.flops > arm.parameters
         assert arm.inference.images_per_second > 0 and arm.training.ratio.low > 0
         assert set(arm.robustness) == {"occlusion 0.25", "occlusion 0.5", "fgsm 1"}
-        assert len(arm.diagnosis["vitals"]["token_cosine"]["parts"][""]) == 2
+        assert arm.diagnosed is not None and len(arm.diagnosed["token_cosine"]) == 2
         assert [len(run.epochs) for run in arm.runs] == [1, 1]
     assert actual.arms[1].parameters - actual.arms[0].parameters == 4
     assert actual.verdict.text in (out / "report.html").read_text()

@@ -111,7 +111,7 @@ def diagnose_arms(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -
     for arm, planned in zip(arms, runs.arms, strict=True):
         path = runs.directory.diagnosis(planned)
         if path.exists() and keys <= set((stored := Diagnosis.from_json(path)).keys()):
-            arm.diagnosis = stored.to_dict()
+            arm.diagnosis = stored
             continue
         model = runs.first_model(planned)
         if model is None:
@@ -123,10 +123,9 @@ def diagnose_arms(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -
             continue
         report_stage(f"diagnosing {arm.name}")
         batch = sample_batch(runs.validation_images(model), DIAGNOSED)
-        values = diagnose(model, [(batch.images, batch.labels)], runs.settings.vitals).to_dict()
-        values["images"]["source"] = runs.splits.val.name
-        Diagnosis.from_dict(values).to_json(path)
-        arm.diagnosis = values
+        arm.diagnosis = diagnosis = diagnose(model, [(batch.images, batch.labels)], runs.settings.vitals)
+        diagnosis.images.source = runs.splits.val.name
+        diagnosis.to_json(path)
 
 
 def measure_robustness(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -> None:
