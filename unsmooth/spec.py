@@ -40,6 +40,13 @@ class SpecItem:
         """Whether its string is complete: an option that is a class or a function cannot be written."""
         return all(_writable(value) for value in self.options.values())
 
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "options": dict(self.options)}
+
+    @classmethod
+    def from_json(cls, values: Any) -> SpecItem:
+        return cls(str(values["name"]), dict(values["options"]))
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -60,6 +67,17 @@ class ModelSpec:
     def bare_name(self) -> str:
         """The spec without options, for display."""
         return "+".join(item.name for item in self.items)
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as JSON values, with its string for people."""
+        host = None if self.host is None else self.host.to_json()
+        return {"spec": str(self), "host": host, "remedies": [remedy.to_json() for remedy in self.remedies]}
+
+    @classmethod
+    def from_json(cls, values: Any) -> ModelSpec:
+        """The spec from what `to_json` returns. Other values raise KeyError, TypeError or ValueError."""
+        host = values["host"]
+        return cls(SpecItem.from_json(host) if host else None, tuple(map(SpecItem.from_json, values["remedies"])))
 
 
 def bare_name(text: str) -> str:

@@ -48,8 +48,8 @@ def test_annotations_become_labels(tmp_path):
     values = np.array([[0, 1, 2], [150, 255, 7]], dtype=np.uint8)
     path = tmp_path / "a.png"
     Image.fromarray(values).save(path)
-    found = np.asarray(read_labels(path, "a.png", SegmentationOptions()))
-    assert found.tolist() == [[IGNORE, 0, 1], [149, IGNORE, 6]]
+    actual = np.asarray(read_labels(path, "a.png", SegmentationOptions()))
+    assert actual.tolist() == [[IGNORE, 0, 1], [149, IGNORE, 6]]
     kept = np.asarray(read_labels(path, "a.png", SegmentationOptions(reduce_zero_label=False, classes=256, ignore=7)))
     assert kept.tolist() == [[0, 1, 2], [150, 255, IGNORE]]
     Image.fromarray(values.astype(np.uint16) * 100).save(path)  # more classes than a byte holds
