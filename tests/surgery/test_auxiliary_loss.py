@@ -292,10 +292,11 @@ def test_gradient_checkpointing(name: str, early_stop: bool) -> None:
         assert all(x is None for x in stored(model)), "blocks that run again in the backward pass keep nothing"
 
 
-def test_reentrant_checkpointing_raises_instead_of_dropping_the_loss() -> None:
-    model = training("hf_vit")
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
-    out = output(model, "hf_vit")
+def test_reentrant_checkpointing_raises_instead_of_dropping_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timm.layers.config._USE_REENTRANT_CKPT", True)
+    model = training("deit")
+    model.set_grad_checkpointing()
+    out = output(model, "deit")
     with pytest.raises(UnsmoothError, match="use_reentrant=False"):
         auxiliary_loss(model)
     out.sum().backward()

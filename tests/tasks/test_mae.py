@@ -132,8 +132,8 @@ def test_masks_are_of_the_items_seed_and_of_nothing_else():
     assert torch.equal(items[(3, None)].noise, items[(3, None)].noise)
     assert not torch.equal(items[(3, None)].noise, items[(4, None)].noise)
     batch = items.collate([one, other])
-    assert [len(part) for part in batch.parts(2)] == [1, 1]
-    assert torch.equal(batch.parts(2)[1].noise[0], other.noise)
+    assert [len(part) for part in batch.microbatches(2)] == [1, 1]
+    assert torch.equal(batch.microbatches(2)[1].noise[0], other.noise)
 
 
 def test_from_scratch_the_weights_are_maes():

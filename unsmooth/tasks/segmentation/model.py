@@ -75,8 +75,8 @@ class Segmenter(nn.Module):
         top = max(layers.values()) + 1
 
         def layer(name: str) -> tuple[int]:
-            part, _, rest = name.partition(".")
-            return (layers[rest] if part == "backbone" else top,)
+            child, _, rest = name.partition(".")
+            return (layers[rest] if child == "backbone" else top,)
 
         return layer
 
@@ -84,9 +84,9 @@ class Segmenter(nn.Module):
 def synchronise(model: Segmenter) -> None:
     """Synchronise the BatchNorm layers of neck and heads over all processes (GPUs only)."""
     for name in ("neck", "head", "auxiliary"):
-        part = getattr(model, name)
-        if part is not None:
-            setattr(model, name, nn.SyncBatchNorm.convert_sync_batchnorm(part))
+        module = getattr(model, name)
+        if module is not None:
+            setattr(model, name, nn.SyncBatchNorm.convert_sync_batchnorm(module))
 
 
 def import_upernet() -> Any:
