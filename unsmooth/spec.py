@@ -80,13 +80,18 @@ class ModelSpec:
         return cls(SpecItem.from_json(host) if host else None, tuple(map(SpecItem.from_json, values["remedies"])))
 
 
-def bare_name(text: str) -> str:
+def bare_name(text: str | ModelSpec) -> str:
     """A spec without options, for display."""
     return parse(text).bare_name
 
 
-def parse(text: str) -> ModelSpec:
-    """Parse a model spec. An error shows the position of the mistake with a caret, and what was expected."""
+def parse(text: str | ModelSpec) -> ModelSpec:
+    """Parse a model spec; a parsed one is returned as it is.
+
+    An error shows the position of the mistake with a caret, and what was expected.
+    """
+    if isinstance(text, ModelSpec):
+        return text
     host, *remedies = _Reader(text).items("a host name")
     return ModelSpec(host, tuple(remedies))
 

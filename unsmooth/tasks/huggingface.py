@@ -34,7 +34,7 @@ CONFIG = "config.json"
 FORMAT = 1
 
 
-def read_spec(task: str, kind: str, text: str) -> ModelSpec:
+def read_spec(task: str, kind: str, text: str | ModelSpec) -> ModelSpec:
     """Parse a spec and check that its host is of Hugging Face, and its remedies and their options exist."""
     spec = parse(text)
     if spec.host is None or not spec.host.name.startswith("hf:"):

@@ -36,7 +36,7 @@ UNDECAYED = (
 
 
 def build(
-    spec: str,
+    spec: str | ModelSpec,
     classes: int,
     recipe: Recipe,
     seed: int,

@@ -15,6 +15,7 @@ from unsmooth.data.batches import TrainingBatches, evaluation_batches
 from unsmooth.diagnosis.monitor import follow
 from unsmooth.errors import Interrupted, UnsmoothError
 from unsmooth.recipes.recipe import Recipe, resolve_fields
+from unsmooth.spec import ModelSpec
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.tasks.base import Score, Task, TaskRequest
 from unsmooth.tasks.registry import CLASSIFICATION, open_task
@@ -36,7 +37,7 @@ class Diverged(UnsmoothError):
 
 
 def train(
-    spec: str,
+    spec: str | ModelSpec,
     data: str | Path,
     *,
     task: str = CLASSIFICATION,
@@ -53,7 +54,7 @@ def train(
     every process makes the same call. `unsmooth.training.run_dir` lists the files of a run.
 
     Args:
-        spec: Model spec, HOST or HOST+remedy(option=value).
+        spec: Model spec, HOST or HOST+remedy(option=value), as text or parsed.
         data: Training and validation data: a folder, an .npz file, or the name of a data set.
         task: What to learn: classification, segmentation, vqa or mae.
         recipe: Name of a recipe, path of a .toml file, or a `Recipe`.
@@ -113,7 +114,7 @@ def train(
         processes.close()
 
 
-def default_run_dir(spec: str, data: str | Path, seed: int, task: str = CLASSIFICATION) -> Path:
+def default_run_dir(spec: str | ModelSpec, data: str | Path, seed: int, task: str = CLASSIFICATION) -> Path:
     """Directory of a run that names none: runs/SPEC-DATA-seedN."""
     prefix = "" if task == CLASSIFICATION else f"{task}-"
     name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", f"{prefix}{spec}-{Path(data).stem}-seed{seed}").strip("_")

@@ -174,7 +174,7 @@ def _check(runs: TrialRuns) -> None:
     for arm in runs.arms:
         if not all(directory.run(arm, seed).done for seed in range(settings.seeds)):
             model = build(arm.spec, splits.classes, runs.recipe_of(arm), 0, settings.checkpoint, settings.pretrained)
-            check_patches(model, picture, arm.spec, splits.name)
+            check_patches(model, picture, str(arm.spec), splits.name)
 
 
 def _describe_data(runs: TrialRuns) -> TrialData:

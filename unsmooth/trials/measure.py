@@ -84,7 +84,7 @@ def read_arm(arm: PlannedArm, runs: TrialRuns, failures: dict[str, str]) -> Arm:
     directory = runs.directory
     results = [_read_run(arm, seed, runs, failures.get(arm.run_name(seed))) for seed in runs.seeds]
     return Arm(
-        name=arm.name, spec=arm.spec, folder=str(directory.arm(arm).relative_to(directory.path)),
+        name=arm.name, spec=str(arm.spec), folder=str(directory.arm(arm).relative_to(directory.path)),
         parameters=None, flops=None, training=None, inference=None,
         top1=_spread([run.top1 for run in results]), top5=_spread([run.top5 for run in results]),
         loss=_spread([run.loss for run in results]),

@@ -63,8 +63,8 @@ class Classification(Task):
 
     def build(self) -> None:
         request, recipe, splits = self.request, self.recipe, self.splits
-        spec, strict = request.spec, request.strict_data
-        self.model = build(spec, splits.classes, recipe, request.seed, request.checkpoint, request.pretrained)
+        spec, strict = str(request.spec), request.strict_data
+        self.model = build(request.spec, splits.classes, recipe, request.seed, request.checkpoint, request.pretrained)
         config = preprocessing(self.model, recipe.image_size)
         self.image_size = config.size
         check_patches(self.model, first_valid_image(splits.train).size, spec, splits.name)
