@@ -41,9 +41,9 @@ def train(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, st
     model.eval()
 
 
-def row(found: unsmooth.Diagnosis, accuracy: float | None) -> dict[str, Any]:
-    series = {f"{key}{'.' + part if part else ''}": found[key].part(part).mean for key, part in SHOWN}
-    return {"verdict": found.verdict, "blocks": found.conclusion.blocks, "accuracy": accuracy, **series}
+def row(diagnosis: unsmooth.Diagnosis, accuracy: float | None) -> dict[str, Any]:
+    series = {f"{key}{'.' + part if part else ''}": diagnosis[key].part(part).mean for key, part in SHOWN}
+    return {"verdict": diagnosis.verdict, "blocks": diagnosis.conclusion.blocks, "accuracy": accuracy, **series}
 
 
 def main() -> None:
@@ -68,9 +68,9 @@ def main() -> None:
                 unsmooth.save(model, place)
             with torch.no_grad():
                 accuracy = (model(images[-1000:]).argmax(dim=1) == labels[-1000:]).float().mean().item()
-            found = unsmooth.diagnose(model, images[-32:], reference=False)
-            rows[f"{depth} blocks, {name}, {steps} steps"] = row(found, round(accuracy, 3))
-            print(depth, name, start.verdict, found.verdict, f"{accuracy:.3f}", flush=True)
+            diagnosis = unsmooth.diagnose(model, images[-32:], reference=False)
+            rows[f"{depth} blocks, {name}, {steps} steps"] = row(diagnosis, round(accuracy, 3))
+            print(depth, name, start.verdict, diagnosis.verdict, f"{accuracy:.3f}", flush=True)
     RESULT.write_text(json.dumps({"host": HOST, "images": 32, "rows": rows}, indent=1) + "\n")
 
 

@@ -90,7 +90,7 @@ def reuse_runs(experiment: Experiment, request: RunRequest, folder: Path) -> Non
         for arm in plan_arms(group.specs(small=True)):
             for seed in range(experiment.small.seeds):
                 target = TrialDirectory(request.folder(group)).run_path(arm, seed)
-                source = done.get((arm.spec, seed, recipe))
+                source = done.get((str(arm.spec), seed, recipe))
                 if source is not None and not (target / "result.json").exists():
                     shutil.rmtree(target, ignore_errors=True)
                     shutil.copytree(source, target)

@@ -76,12 +76,12 @@ def compare(name: str, spec: str) -> None:
             ratios.append((middle - begun) / (end - middle))
             shares.append(watched / (end - middle))
     low, middle_ratio, high = np.quantile(ratios, [0.25, 0.5, 0.75])
-    look = statistics.median(shares)
-    # An epoch of a real run is longer than this one, and vitals are looked at in one of `vitals_every`.
-    share = look * IMAGES / REAL / recipe.vitals_every
+    share_of_epoch = statistics.median(shares)
+    # An epoch of a real run is longer than this one, and vitals are measured in one of `vitals_every`.
+    share = share_of_epoch * IMAGES / REAL / recipe.vitals_every
     print(f"{name}: {middle_ratio:.3f} ({low:.3f}–{high:.3f}) of the bare loop's images per second")
-    print(f"  a look at the vitals takes as long as {look * IMAGES:.0f} images of training: {share:.2%} of a run on "
-          f"{REAL:,} with a look every {recipe.vitals_every} epochs")  # fmt: skip
+    print(f"  measuring the vitals takes as long as {share_of_epoch * IMAGES:.0f} images of training: {share:.2%} of a "
+          f"run on {REAL:,} when measured every {recipe.vitals_every} epochs")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Interleaved in one process, median over rounds. Memory: the peak of one process that diagnoses 64 images against one
 that diagnoses 512. "Plain formulas" are the same vitals as they stand in the papers: a whole SVD for each, all pairs,
 one image at a time, and every image (the library decomposes a sample); without the theory. They are timed on a few
-images and compared by the image. "Whole diagnosis" adds the random twin, sample maps and the verdict.
+images and compared by the image. "Whole diagnosis" adds the random reference, sample maps and the verdict.
 
     python benchmarks/vitals.py [--images 64] [--rounds 3]
 """
@@ -57,8 +57,8 @@ def plain(model: Any, images: Tensor) -> None:
 
 def streaming(model: Any, images: Tensor) -> None:
     anatomy, chosen = anatomy_of(model), vitals.select("default")
-    found = measure(model, anatomy, image_batches(model, images, BATCH, None), chosen)
-    measure_model(model, anatomy, images, chosen, None, found)
+    measured = measure(model, anatomy, image_batches(model, images, BATCH, None), chosen)
+    measure_model(model, anatomy, images, chosen, None, measured)
 
 
 def whole(model: Any, images: Tensor) -> None:
@@ -111,7 +111,7 @@ class Formulas:
     """One image at a time, everything for every image."""
 
     def __init__(self) -> None:
-        self.places = distances((14, 14), (224, 224)).float()
+        self.distances = distances((14, 14), (224, 224)).float()
         self.first: Tensor | None = None
 
     def on_input(self, block: Any, x: Tensor) -> None:
@@ -129,13 +129,13 @@ class Formulas:
     def on_attention(self, block: Any, attention: Any, call: Any) -> None:
         call.scores().abs().amax().item()
         for a in call.map()[0]:
-            map_formulas(a, self.places)
+            map_formulas(a, self.distances)
 
 
 @torch.no_grad()
 def formulas(model: Any, images: Tensor) -> None:
-    look = Formulas()
-    with probe(model, look.on_tokens, look.on_attention, None, look.on_input, look.on_residual):
+    formulas = Formulas()
+    with probe(model, formulas.on_tokens, formulas.on_attention, None, formulas.on_input, formulas.on_residual):
         for image in images:
             model(image.unsqueeze(0))
 
@@ -177,9 +177,9 @@ def main() -> None:
             begun = time.perf_counter()
             run(model, data)
             times[name].append(time.perf_counter() - begun)
-    median = {name: statistics.median(found) for name, found in times.items()}
-    for name, found in times.items():
-        print(f"{name:<30} {median[name]:7.2f} s  ({min(found):.2f}–{max(found):.2f})  {len(arms[name][1])} images")
+    median = {name: statistics.median(seconds) for name, seconds in times.items()}
+    for name, seconds in times.items():
+        print(f"{name:<30} {median[name]:7.2f} s  ({min(seconds):.2f}–{max(seconds):.2f})  {len(arms[name][1])} images")
     print(f"vitals / forward pass   {median['default vitals'] / median['plain forward pass']:.2f}   (goal: at most 3)")
     each = {name: median[name] / len(data) for name, (_, data) in arms.items()}
     ratio = each["plain formulas"] / each["default vitals"]

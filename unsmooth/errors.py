@@ -20,6 +20,16 @@ class Interrupted(UnsmoothError):
     """Training was asked to stop. What is done is saved, and the same command resumes."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; the name of its class if it has no message."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def missing_package(what: str, package: str, extra: str) -> UnsmoothError:
+    """The error for an optional package that is not installed: names the extra that installs it."""
+    return UnsmoothError(f"{what} needs {package}. pip install 'unsmooth[{extra}]'")
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> UnsmoothError:
     """The error for an unknown name: suggests the nearest known name and lists all (the nearest three of many)."""
     known = sorted(known)

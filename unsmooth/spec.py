@@ -40,6 +40,13 @@ class SpecItem:
         """Whether its string is complete: an option that is a class or a function cannot be written."""
         return all(_writable(value) for value in self.options.values())
 
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "options": dict(self.options)}
+
+    @classmethod
+    def from_json(cls, values: Any) -> SpecItem:
+        return cls(str(values["name"]), dict(values["options"]))
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -61,14 +68,30 @@ class ModelSpec:
         """The spec without options, for display."""
         return "+".join(item.name for item in self.items)
 
+    def to_json(self) -> dict[str, Any]:
+        """The spec as JSON values, with its string for people."""
+        host = None if self.host is None else self.host.to_json()
+        return {"spec": str(self), "host": host, "remedies": [remedy.to_json() for remedy in self.remedies]}
 
-def bare_name(text: str) -> str:
+    @classmethod
+    def from_json(cls, values: Any) -> ModelSpec:
+        """The spec from what `to_json` returns. Other values raise KeyError, TypeError or ValueError."""
+        host = values["host"]
+        return cls(SpecItem.from_json(host) if host else None, tuple(map(SpecItem.from_json, values["remedies"])))
+
+
+def bare_name(text: str | ModelSpec) -> str:
     """A spec without options, for display."""
     return parse(text).bare_name
 
 
-def parse(text: str) -> ModelSpec:
-    """Parse a model spec. An error shows the position of the mistake with a caret, and what was expected."""
+def parse(text: str | ModelSpec) -> ModelSpec:
+    """Parse a model spec; a parsed one is returned as it is.
+
+    An error shows the position of the mistake with a caret, and what was expected.
+    """
+    if isinstance(text, ModelSpec):
+        return text
     host, *remedies = _Reader(text).items("a host name")
     return ModelSpec(host, tuple(remedies))
 

@@ -100,11 +100,11 @@ def refusal(run: Callable[[], Any]) -> str:
 
 @given(st.lists(st.integers(0, 2**64 - 2), min_size=1, max_size=4), st.integers(0, 3))
 def test_a_seed_is_63_bits_that_depend_on_every_number(place: list[int], at: int) -> None:
-    found = derive_seed(*place)
-    assert 0 <= found < 2**63 and found == derive_seed(*place)
+    actual = derive_seed(*place)
+    assert 0 <= actual < 2**63 and actual == derive_seed(*place)
     other = list(place)
     other[at % len(place)] += 1
-    assert derive_seed(*other) != found and derive_seed(*place, 0) != found
+    assert derive_seed(*other) != actual and derive_seed(*place, 0) != actual
 
 
 def test_seeds_are_stable() -> None:
@@ -164,13 +164,13 @@ def test_shares_are_a_partition(batch: int, world: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_epoch_has_every_image_once(kind: str) -> None:
-    found = batches(source(kind, count=24), PLAIN)
-    assert [tuple(batch.images.shape) for batch in found] == [(SIZE, 3, 12, 12)] * 3
+    actual = batches(source(kind, count=24), PLAIN)
+    assert [tuple(batch.images.shape) for batch in actual] == [(SIZE, 3, 12, 12)] * 3
     wanted = torch.stack([PLAIN(Image.fromarray(pixels)) for pixels in PIXELS[:24]])
-    seen = torch.cat([batch.images for batch in found])
+    seen = torch.cat([batch.images for batch in actual])
     match = (seen.flatten(1)[:, None] == wanted.flatten(1)[None]).all(-1)
     assert (match.sum(0) == 1).all() and (match.sum(1) == 1).all()
-    assert torch.equal(torch.cat([batch.labels for batch in found]), match.int().argmax(1) % 3)
+    assert torch.equal(torch.cat([batch.labels for batch in actual]), match.int().argmax(1) % 3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -191,8 +191,8 @@ def test_workers_change_nothing(kind: str) -> None:
     alone = TrainingBatches(ImageDataset(images, AUGMENT, 3), SIZE, 7)
     helped = TrainingBatches(ImageDataset(images, AUGMENT, 3), SIZE, 7, workers=2)
     for epoch, start in ((0, 0), (1, 1), (0, 2)):
-        wanted, found = list(alone.from_step(epoch, start)), list(helped.from_step(epoch, start))
-        assert equal(wanted, found) and [b.skipped for b in wanted] == [b.skipped for b in found]
+        wanted, actual = list(alone.from_step(epoch, start)), list(helped.from_step(epoch, start))
+        assert equal(wanted, actual) and [b.skipped for b in wanted] == [b.skipped for b in actual]
     next(helped.from_step(0, 0))  # left in the middle
     assert equal(list(helped.from_step(1, 0)), list(alone.from_step(1, 0)))
 
@@ -233,9 +233,9 @@ def test_mixing_a_share_is_mixing_the_batch(mixup: float, cutmix: float) -> None
     images, world = source("by place"), 2
     mix = Mixup(mixup, cutmix, label_smoothing=0.1, num_classes=3)
 
-    def mixed(found: list[ImageBatch]) -> list[tuple[Tensor, Tensor]]:
+    def mixed(actual: list[ImageBatch]) -> list[tuple[Tensor, Tensor]]:
         done = []
-        for step, batch in enumerate(found):
+        for step, batch in enumerate(actual):
             seed_everything(derive_seed(MIX, 7, 0, step))
             done.append(mix(batch.images.clone(), batch.labels))
         return done
@@ -252,10 +252,10 @@ def test_mixing_a_share_is_mixing_the_batch(mixup: float, cutmix: float) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_copies_of_an_image_are_augmented_differently(kind: str) -> None:
-    found = batches(source(kind), repeats=3)
-    places = torch.cat([batch.labels for batch in found]).tolist()
+    actual = batches(source(kind), repeats=3)
+    places = torch.cat([batch.labels for batch in actual]).tolist()
     assert places[0] == places[1] == places[2]
-    first = found[0].images
+    first = actual[0].images
     assert not torch.equal(first[0], first[1]) and not torch.equal(first[1], first[2])
     plain = batches(source(kind), PLAIN, repeats=3)[0].images
     assert torch.equal(plain[0], plain[1]) and torch.equal(plain[1], plain[2]) and not torch.equal(plain[2], plain[3])
@@ -306,10 +306,10 @@ def test_evaluation_has_every_image_once_in_order(kind: str, workers: int) -> No
         for rank in range(world):
             given = evaluation_batches(pictures, 4, workers, rank, world)
             for _ in range(2):  # it can be gone through again
-                found = list(given)
-                places = [place for batch in found for place in batch.indices.tolist()]
-                assert places == sorted(places) and len(found) == len(given)
-                assert torch.equal(torch.cat([b.labels for b in found]), torch.as_tensor(LABELS)[places])
+                actual = list(given)
+                places = [place for batch in actual for place in batch.indices.tolist()]
+                assert places == sorted(places) and len(actual) == len(given)
+                assert torch.equal(torch.cat([b.labels for b in actual]), torch.as_tensor(LABELS)[places])
             seen += places
         assert sorted(seen) == [i for i in range(COUNT) if i not in (0, 13)]
 
@@ -325,14 +325,14 @@ def test_a_stream_is_evaluated_as_any_other_data() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_next_image_takes_the_turn_of_a_broken_one(kind: str, workers: int) -> None:
-    whole, found = batches(source(kind)), batches(source(kind, broken=(4, 5)), workers=workers)
-    skipped = {name: reason for batch in found for name, reason in batch.skipped.items()}
+    whole, actual = batches(source(kind)), batches(source(kind, broken=(4, 5)), workers=workers)
+    skipped = {name: reason for batch in actual for name, reason in batch.skipped.items()}
     assert (
         skipped.items() <= {"toys[4]": "half of it is missing", "toys[5]": "half of it is missing"}.items() and skipped
     )
-    assert [len(batch.labels) for batch in found] == [SIZE] * 3
+    assert [len(batch.labels) for batch in actual] == [SIZE] * 3
     changed = 0
-    for a, b in zip(whole, found, strict=True):
+    for a, b in zip(whole, actual, strict=True):
         same = torch.tensor([torch.equal(x, y) for x, y in zip(a.images, b.images, strict=True)])
         changed += int((~same).sum())
         if kind == "by place":
@@ -364,8 +364,8 @@ def test_nothing_but_broken_images(kind: str, workers: int) -> None:
     assert refusal(lambda: batches(images, workers=workers)) == said[kind]
     with pytest.raises(UnsmoothError, match=r"no valid image: all 30 are broken. .*toys\[0\]: half of it is missing"):
         first_valid_image(images)
-    found = list(evaluation_batches(ImageDataset(images, PLAIN, 3), 16, workers))
-    assert [len(batch.labels) for batch in found] == [0, 0] and sum(len(batch.skipped) for batch in found) == COUNT
+    actual = list(evaluation_batches(ImageDataset(images, PLAIN, 3), 16, workers))
+    assert [len(batch.labels) for batch in actual] == [0, 0] and sum(len(batch.skipped) for batch in actual) == COUNT
 
 
 @pytest.mark.parametrize("kind", KINDS)

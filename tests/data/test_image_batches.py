@@ -31,8 +31,8 @@ def test_pictures_are_resized_and_normalised_as_the_host_says() -> None:
 def test_uint8_tensors_are_pictures_too() -> None:
     given = torch.as_tensor(IMAGES)
     wanted = batches(IMAGES)
-    for found in (batches(given.permute(0, 3, 1, 2)), batches(given.permute(0, 3, 1, 2).contiguous())):
-        assert all(torch.equal(a.images, b.images) for a, b in zip(found, wanted, strict=True))
+    for actual in (batches(given.permute(0, 3, 1, 2)), batches(given.permute(0, 3, 1, 2).contiguous())):
+        assert all(torch.equal(a.images, b.images) for a, b in zip(actual, wanted, strict=True))
     grey = batches(given[..., 0])  # (N, H, W), as of an array
     assert all(torch.equal(a.images, b.images) for a, b in zip(grey, batches(IMAGES[..., 0]), strict=True))
 
@@ -64,11 +64,11 @@ def test_batches_cover_the_data_once(tmp_path: Path, kind: str, count: int) -> N
     array = np.stack([pixels(i) for i in range(count)])
     source = {"tensor": floats, "array": array, "loader": [floats], "folder": tmp_path}[kind]
     for size in (1, 3, 100):
-        found = batches(source, size)
-        assert [len(b.images) for b in found] == [size] * (count // size) + [count % size] * (count % size > 0)
-        assert len({name for batch in found for name in batch.names}) == count
+        actual = batches(source, size)
+        assert [len(b.images) for b in actual] == [size] * (count // size) + [count % size] * (count % size > 0)
+        assert len({name for batch in actual for name in batch.names}) == count
         if kind in ("tensor", "loader"):
-            assert torch.equal(torch.cat([b.images for b in found]), floats), "taken as they are"
+            assert torch.equal(torch.cat([b.images for b in actual]), floats), "taken as they are"
 
 
 X = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -90,14 +90,14 @@ LOADERS: dict[str, tuple[Any, bool]] = {
 def test_loaders_of_all_kinds(kind: str, limit: int | None) -> None:
     loader, labelled = LOADERS[kind]
     for _ in range(2):
-        found = batches(loader, 2, limit)
-        assert torch.equal(torch.cat([batch.images for batch in found]), X[:limit])
-        assert all(len(batch.images) <= 2 and len(batch.names) == len(batch.images) for batch in found)
-        assert {name for batch in found for name in batch.names} == {f"image {i}" for i in range(limit or 6)}
+        actual = batches(loader, 2, limit)
+        assert torch.equal(torch.cat([batch.images for batch in actual]), X[:limit])
+        assert all(len(batch.images) <= 2 and len(batch.names) == len(batch.images) for batch in actual)
+        assert {name for batch in actual for name in batch.names} == {f"image {i}" for i in range(limit or 6)}
         if labelled:
-            assert torch.cat([batch.labels for batch in found]).tolist() == Y[:limit].tolist()
+            assert torch.cat([batch.labels for batch in actual]).tolist() == Y[:limit].tolist()
         else:
-            assert all(batch.labels is None for batch in found)
+            assert all(batch.labels is None for batch in actual)
 
 
 WRONG_SOURCES: dict[str, tuple[Any, str]] = {
@@ -155,11 +155,11 @@ def test_a_host_of_other_channels_says_what_it_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["digits", "photographs"])
 def test_embedded_images(name: str) -> None:
     given = image_batches(deit(), name, 4, limit=6)
-    found = list(given)
-    assert given.count == 6 and not given.skipped and [len(batch.images) for batch in found] == [4, 2]
-    assert (found[0].labels is not None) == (name == "digits")
-    assert len({item for batch in found for item in batch.names}) == 6
-    for batch in found:
+    actual = list(given)
+    assert given.count == 6 and not given.skipped and [len(batch.images) for batch in actual] == [4, 2]
+    assert (actual[0].labels is not None) == (name == "digits")
+    assert len({item for batch in actual for item in batch.names}) == 6
+    for batch in actual:
         assert batch.images.std() > 0.1 and batch.images.isfinite().all()
 
 

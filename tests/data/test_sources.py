@@ -1,4 +1,4 @@
-"""Images from anywhere: converted, or skipped by name with the reason; every mistake is told in words."""
+"""Images from anywhere: converted, or skipped by name with the reason; every mistake raises with a reason."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def with_clear_entry() -> Image.Image:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_grey_and_colour(tmp_path: Path, channels: int) -> None:
     Image.fromarray(GREY).save(tmp_path / "grey.png")
-    found = seen_as(tmp_path / "grey.png", channels)
-    assert found.shape == ((40, 48) if channels == 1 else (40, 48, 3))
-    assert np.array_equal(found if channels == 1 else found[..., 1], GREY)
+    actual = seen_as(tmp_path / "grey.png", channels)
+    assert actual.shape == ((40, 48) if channels == 1 else (40, 48, 3))
+    assert np.array_equal(actual if channels == 1 else actual[..., 1], GREY)
     picture().save(tmp_path / "colour.png")
     wanted = np.asarray(picture().convert("L" if channels == 1 else "RGB"))
     assert np.array_equal(seen_as(tmp_path / "colour.png", channels), wanted)
@@ -89,9 +89,9 @@ def test_transparency_lies_on_white(tmp_path: Path, mode: str) -> None:
         see_through((200, 0, 0)).quantize(4).save(path)
     else:
         see_through((200, 0, 0)).convert(mode).save(path)
-    found = seen_as(path)
-    assert (found[:, 30:] == 255).all(), "the clear half is white, whatever colour hides there"
-    left = found[:, :20].reshape(-1, 3)
+    actual = seen_as(path)
+    assert (actual[:, 30:] == 255).all(), "the clear half is white, whatever colour hides there"
+    left = actual[:, :20].reshape(-1, 3)
     assert np.ptp(left, axis=0).max() == 0 and left[0, 1] < 100
 
 
@@ -174,9 +174,9 @@ def test_bad_files_are_skipped_by_name_and_the_others_read(tmp_path: Path) -> No
         picture(i).save(tmp_path / f"good{i}.png")
     given = image_batches(deit(), tmp_path, 2)
     for _ in range(2):  # it can be run again, and counts anew
-        found = list(given)
-        assert [name for batch in found for name in batch.names] == ["good0.png", "good1.png", "good2.png"]
-        assert [len(batch.images) for batch in found] == [2, 1]
+        actual = list(given)
+        assert [name for batch in actual for name in batch.names] == ["good0.png", "good1.png", "good2.png"]
+        assert [len(batch.images) for batch in actual] == [2, 1]
         assert given.skipped.keys() == BAD.keys()
         for name, (_, words) in BAD.items():
             assert words in given.skipped[name] and given.skipped[name].strip(), name
@@ -217,9 +217,9 @@ def test_class_folders_are_labels(tmp_path: Path) -> None:
     (tmp_path / "dog" / "bad.png").write_bytes(b"")
     opened = open_images(tmp_path)
     assert opened.classes == ("cat", "dog", "newt") and opened.count == 7
-    found = batches(tmp_path, 4)
-    assert [len(batch.images) for batch in found] == [4, 2]
-    named = [(n, int(y)) for b in found for n, y in zip(b.names, b.labels, strict=True)]  # type: ignore[arg-type]
+    actual = batches(tmp_path, 4)
+    assert [len(batch.images) for batch in actual] == [4, 2]
+    named = [(n, int(y)) for b in actual for n, y in zip(b.names, b.labels, strict=True)]  # type: ignore[arg-type]
     assert named == [("cat/a.png", 0), ("cat/deep/b.JPG", 0), ("dog/a.png", 1), ("dog/deep/b.JPG", 1),
                      ("newt/a.png", 2), ("newt/deep/b.JPG", 2)]  # fmt: skip
 
@@ -229,8 +229,8 @@ def test_folders_without_classes_have_no_labels(tmp_path: Path, layout: list[str
     for name in layout:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         picture().save(tmp_path / name)
-    (found,) = batches(tmp_path)
-    assert found.labels is None and len(found.images) == 2
+    (actual,) = batches(tmp_path)
+    assert actual.labels is None and len(actual.images) == 2
 
 
 def test_places_without_images(tmp_path: Path) -> None:
@@ -332,17 +332,17 @@ RIGHT: dict[str, tuple[Array, Array]] = {  # and the same as colours
 @pytest.mark.parametrize("kind", RIGHT)
 def test_npz_files_that_are_right(tmp_path: Path, kind: str) -> None:
     images, colours = RIGHT[kind]
-    found = batches(save(tmp_path / "data.npz", images=images, labels=np.array([3, 0, 0, 1, 2], dtype=np.uint8)), 3)
-    assert [batch.labels.tolist() for batch in found] == [[3, 0, 0], [1, 2]]
-    assert torch.equal(torch.cat([b.images for b in found]), torch.cat([b.images for b in batches(colours, 3)]))
+    actual = batches(save(tmp_path / "data.npz", images=images, labels=np.array([3, 0, 0, 1, 2], dtype=np.uint8)), 3)
+    assert [batch.labels.tolist() for batch in actual] == [[3, 0, 0], [1, 2]]
+    assert torch.equal(torch.cat([b.images for b in actual]), torch.cat([b.images for b in batches(colours, 3)]))
 
 
 @pytest.mark.parametrize(("x", "y"), [("images", "labels"), ("x", "y"), ("x_test", "y_test"), ("x_train", "y_train")])
 def test_names_inside_npz_files(tmp_path: Path, x: str, y: str) -> None:
-    (found,) = batches(save(tmp_path / "data.npz", **{x: IMAGES, y: np.arange(5), "other": np.zeros(3)}), 8)
-    assert found.labels.tolist() == [0, 1, 2, 3, 4]
-    (found,) = batches(save(tmp_path / "data.npz", **{x: IMAGES}), 8)
-    assert found.labels is None
+    (actual,) = batches(save(tmp_path / "data.npz", **{x: IMAGES, y: np.arange(5), "other": np.zeros(3)}), 8)
+    assert actual.labels.tolist() == [0, 1, 2, 3, 4]
+    (actual,) = batches(save(tmp_path / "data.npz", **{x: IMAGES}), 8)
+    assert actual.labels is None
 
 
 # What a host is given

@@ -35,10 +35,10 @@ def png(seed: int) -> bytes:
     return file.getvalue()
 
 
-def shard(path: Path, places: range, **other: dict[int, bytes]) -> None:
+def shard(path: Path, indices: range, **other: dict[int, bytes]) -> None:
     """A tar file of images and labels; `other` replaces the content of some of them, by suffix."""
     with tarfile.open(path, "w") as file:
-        for i in places:
+        for i in indices:
             files = {"cls": str(i % 3).encode(), "png": png(i), "json": json.dumps({"fine": i % 5 - 1}).encode()}
             for suffix, content in files.items():
                 content = other.get(suffix, {}).get(i, content)
@@ -78,12 +78,12 @@ def names(source: Any, seed: int | None = None) -> list[str]:
 
 @pytest.mark.parametrize("count", [0, 3, 8, 50])
 def test_a_buffer_gives_everything_once(count: int) -> None:
-    found = list(shuffled(range(count), 1, 8))
-    assert sorted(found) == list(range(count)) and found == list(shuffled(range(count), 1, 8))
+    actual = list(shuffled(range(count), 1, 8))
+    assert sorted(actual) == list(range(count)) and actual == list(shuffled(range(count), 1, 8))
     assert list(shuffled(range(count), None)) == list(range(count))
     if count == 50:
-        assert found != list(shuffled(range(count), 2, 8)) and found[0] < 8
-        assert np.mean([a < b for a, b in pairwise(found)]) < 0.8, "it shuffles"
+        assert actual != list(shuffled(range(count), 2, 8)) and actual[0] < 8
+        assert np.mean([a < b for a, b in pairwise(actual)]) < 0.8, "it shuffles"
 
 
 def test_a_stream_by_place_goes_forward_and_starts_anew() -> None:
@@ -131,8 +131,8 @@ def test_a_file_that_was_begun_here_is_begun_anew_in_workers(shards: Path) -> No
     pictures = ImageDataset(open_splits("wds/toy", root=shards).train, TRANSFORM, 3)
     wanted = [pictures[(i, None)].image for i in range(30)]
     assert pictures[(0, None)].label == 0  # begun anew, and open
-    found = torch.cat([batch.images for batch in evaluation_batches(pictures, 3, workers=2)])
-    assert torch.equal(found, torch.stack([image for image in wanted if image is not None]))
+    actual = torch.cat([batch.images for batch in evaluation_batches(pictures, 3, workers=2)])
+    assert torch.equal(actual, torch.stack([image for image in wanted if image is not None]))
 
 
 def test_shards_by_pattern_and_number(shards: Path) -> None:
@@ -146,12 +146,12 @@ def test_shards_by_pattern_and_number(shards: Path) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_shards_are_trained_on(shards: Path, workers: int) -> None:
     pictures = ImageDataset(open_splits("wds/toy", root=shards).train, TRANSFORM, 3)
-    found = list(TrainingBatches(pictures, 10, 3, workers=workers).from_step(1, 0))
+    actual = list(TrainingBatches(pictures, 10, 3, workers=workers).from_step(1, 0))
     wanted = torch.stack([TRANSFORM(Image.open(io.BytesIO(png(i)))) for i in range(30)])
-    seen = torch.cat([batch.images for batch in found])
+    seen = torch.cat([batch.images for batch in actual])
     match = (seen.flatten(1)[:, None] == wanted.flatten(1)[None]).all(-1)
     assert (match.sum(0) == 1).all() and match.int().argmax(1).tolist() != list(range(30))
-    assert torch.equal(torch.cat([batch.labels for batch in found]), match.int().argmax(1) % 3)
+    assert torch.equal(torch.cat([batch.labels for batch in actual]), match.int().argmax(1) % 3)
 
 
 def test_shards_by_place(shards: Path) -> None:
@@ -174,14 +174,14 @@ def test_labels_that_the_information_file_names(shards: Path) -> None:
 
 def test_broken_images_in_shards(shards: Path) -> None:
     shard(shards / "toy-train-0.tar", range(10), png={2: b"", 3: png(3)[:60], 4: b"none"})
-    found = {Path(e.name).name: e for e in stream(open_source("wds/toy@train", shards)).examples(None)}
+    actual = {Path(e.name).name: e for e in stream(open_source("wds/toy@train", shards)).examples(None)}
     for name, words in (
         ("0002", "empty"),
         ("0003", "truncated|broken|corrupt"),
         ("0004", "no jpg, jpeg, png, webp file"),
     ):
         with pytest.raises(ImageReadError, match=words):
-            found[name].load()
+            actual[name].load()
     pictures = ImageDataset(open_splits("wds/toy", root=shards).train, TRANSFORM, 3)
     batches = list(TrainingBatches(pictures, 10, 3).from_step(0, 0))
     assert [len(batch.labels) for batch in batches] == [10, 10, 10]
@@ -240,8 +240,8 @@ def test_classes_that_nobody_knows(shards: Path, monkeypatch: pytest.MonkeyPatch
 def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pytest.importorskip("datasets")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    for split, places in (("train", range(12)), ("test", range(50, 56))):
-        for i in places:
+    for split, indices in (("train", range(12)), ("test", range(50, 56))):
+        for i in indices:
             place = tmp_path / "pictures" / split / CLASSES[i % 3]
             place.mkdir(parents=True, exist_ok=True)
             (place / f"{i}.png").write_bytes(png(i))
@@ -286,9 +286,9 @@ def test_records(tmp_path: Path) -> None:
     features = {"image": tfds.features.Image(shape=(12, 12, 3)), "label": tfds.features.ClassLabel(names=CLASSES)}
     pixels = {i: np.asarray(Image.open(io.BytesIO(png(i)))) for i in range(26)}
 
-    def rows(places: range) -> Any:
+    def rows(indices: range) -> Any:
         return tf.data.Dataset.from_tensor_slices(
-            {"image": np.stack([pixels[i] for i in places]), "label": [i % 3 for i in places]}
+            {"image": np.stack([pixels[i] for i in indices]), "label": [i % 3 for i in indices]}
         )
 
     tfds.dataset_builders.store_as_tfds_dataset(
@@ -297,8 +297,8 @@ def test_records(tmp_path: Path) -> None:
     )  # fmt: skip
     splits = open_splits("tfds/toy", root=tmp_path)
     assert (splits.train.count, splits.val.count, splits.classes) == (20, 6, 3) and splits.train.classes == CLASSES
-    found = list(stream(splits.train).examples(1))
-    match = [next(i for i in range(20) if np.array_equal(e.load(), pixels[i])) for e in found]
-    assert sorted(match) == list(range(20)) and [e.label for e in found] == [i % 3 for i in match]
-    assert names(splits.train, 1) == [e.name for e in found] != names(splits.train, 2)
+    actual = list(stream(splits.train).examples(1))
+    match = [next(i for i in range(20) if np.array_equal(e.load(), pixels[i])) for e in actual]
+    assert sorted(match) == list(range(20)) and [e.label for e in actual] == [i % 3 for i in match]
+    assert names(splits.train, 1) == [e.name for e in actual] != names(splits.train, 2)
     assert len(names(open_source("tfds/toy@train[3:10]", tmp_path))) == 7

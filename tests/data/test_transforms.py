@@ -16,8 +16,8 @@ from unsmooth.data.transforms import preprocessing
 def test_a_picture_of_the_hosts_size_is_taken_as_it_is():
     wanted = preprocessing(create_model(HOST))
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
-    found = wanted.eval_transform()(Image.fromarray(pixels))
-    torch.testing.assert_close(found[0], torch.from_numpy(pixels).float() / 255 * 2 - 1)
+    actual = wanted.eval_transform()(Image.fromarray(pixels))
+    torch.testing.assert_close(actual[0], torch.from_numpy(pixels).float() / 255 * 2 - 1)
     assert wanted.eval_transform()(Image.fromarray(pixels).resize((20, 12))).shape == (1, 8, 8)
 
 

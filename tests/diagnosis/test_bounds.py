@@ -67,7 +67,7 @@ def softmax(p: np.ndarray) -> np.ndarray:
 def test_parts_removed_from_a_deit_in_numpy(variant: str) -> None:
     """The measured curve of each variant, from the weights alone."""
     model = host("deit").double()
-    found = bound("smoothing_bound", model)
+    actual = bound("smoothing_bound", model)
     weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     picture = images()[:1].double()
     with torch.no_grad():
@@ -85,14 +85,14 @@ def test_parts_removed_from_a_deit_in_numpy(variant: str) -> None:
             out[:, h] = softmax(q[:, h] @ k[:, h].T / np.sqrt(q.shape[-1])) @ v[:, h]
         f = out.reshape(len(x), -1) @ weights[at + "attn.proj.weight"].T + weights[at + "attn.proj.bias"]
         x = x + f if variant == "skip" else f
-        measured = found[f"{variant}.measured"][i][0].item()
+        measured = actual[f"{variant}.measured"][i][0].item()
         assert measured == pytest.approx(np.log(hc(x) / start), abs=1e-6)
 
 
 def test_the_bound_of_one_head_is_one_step_from_its_formula() -> None:
     """F.1: ln(γ_l‖HC[X_{l−1}]‖_F/‖X_0‖_F). In the second block X_{l−1} is what the first head of the first one made."""
     model = host("deit").double()
-    found = bound("smoothing_bound", model)
+    actual = bound("smoothing_bound", model)
     block = model.blocks[1]
     with torch.no_grad():
         first = model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(images()[:1].double()))))
@@ -112,9 +112,9 @@ def test_the_bound_of_one_head_is_one_step_from_its_formula() -> None:
     output = np.linalg.norm(block.attn.proj.weight.detach().numpy()[:, : d // heads], 2)
     gamma = hc(y) / hc(x) * rate * value * output
     start = np.linalg.norm(first[0].numpy())
-    assert found["attention"][1][0].item() == pytest.approx(np.log(gamma * hc(x) / start), rel=1e-6)
-    assert found["attention.measured"][0][0].item() == pytest.approx(np.log(hc(x) / start), rel=1e-6)
-    for above, below, excess in zip(*(found[p] for p in ("skip", "skip.measured", "excess.skip")), strict=True):
+    assert actual["attention"][1][0].item() == pytest.approx(np.log(gamma * hc(x) / start), rel=1e-6)
+    assert actual["attention.measured"][0][0].item() == pytest.approx(np.log(hc(x) / start), rel=1e-6)
+    for above, below, excess in zip(*(actual[p] for p in ("skip", "skip.measured", "excess.skip")), strict=True):
         assert torch.allclose(excess, below - above)
         assert (excess <= 0).all()
 
@@ -207,7 +207,7 @@ def test_printed_diversity_bounds_need_plain_scores() -> None:
 
 def test_condition_bounds_in_numpy() -> None:
     model = host("deit").double()
-    found = bound("condition_bound", model)
+    actual = bound("condition_bound", model)
     block = model.blocks[1]
     captured: dict[str, torch.Tensor] = {}
     block.norm1.register_forward_hook(lambda m, args, out: captured.update(x=args[0], y=out))
@@ -222,25 +222,25 @@ def test_condition_bounds_in_numpy() -> None:
         return float(np.log(s[0] / s[-1]))
 
     linear = y @ query.T @ key @ y.T @ y @ value.T
-    assert found["linear.measured"][1][0].item() == pytest.approx(log_kappa(linear), rel=1e-3)
+    assert actual["linear.measured"][1][0].item() == pytest.approx(log_kappa(linear), rel=1e-3)
     c = sum(map(log_kappa, (query, key, value)))
-    assert found["linear"][1][0].item() == pytest.approx(c + 3 * log_kappa(y), rel=1e-6)
+    assert actual["linear"][1][0].item() == pytest.approx(c + 3 * log_kappa(y), rel=1e-6)
     s = np.linalg.svd(y, compute_uv=False)
     printed = (np.exp(c) * s[0] ** 3 + s[0]) / (s[-1] ** 3 + s[-1])
-    assert found["with_skip"][1][0].item() == pytest.approx(np.log(printed), rel=1e-6)
+    assert actual["with_skip"][1][0].item() == pytest.approx(np.log(printed), rel=1e-6)
     m = query.T @ key @ y.T @ y @ value.T
     product = log_kappa(y) + log_kappa(m + np.eye(len(m)))
-    assert found["with_skip.measured"][1][0].item() == pytest.approx(product, rel=1e-4)
-    assert found["premise"][1][0].item() == float(s[-1] < 1 < s[0])
-    assert found["skip"][1][0].item() == pytest.approx(log_kappa(f), rel=1e-6)
-    assert found["skip.measured"][1][0].item() == pytest.approx(log_kappa(x + f), rel=1e-6)
+    assert actual["with_skip.measured"][1][0].item() == pytest.approx(product, rel=1e-4)
+    assert actual["premise"][1][0].item() == float(s[-1] < 1 < s[0])
+    assert actual["skip"][1][0].item() == pytest.approx(log_kappa(f), rel=1e-6)
+    assert actual["skip.measured"][1][0].item() == pytest.approx(log_kappa(x + f), rel=1e-6)
 
 
 def test_mixing_rate_against_eigenvalues() -> None:
     generator = torch.Generator().manual_seed(0)
     maps = (3 * torch.randn(4, 2, 12, 12, generator=generator)).softmax(dim=-1)
-    found = mixing_rate(maps)
-    for a, rate, tau in zip(maps.flatten(0, 1), found[""].flatten(), found["coefficient"].flatten(), strict=True):
+    actual = mixing_rate(maps)
+    for a, rate, tau in zip(maps.flatten(0, 1), actual[""].flatten(), actual["coefficient"].flatten(), strict=True):
         sizes = np.sort(np.abs(np.linalg.eigvals(a.double().numpy())))[::-1]
         assert rate.item() == pytest.approx(sizes[1], rel=1e-2)
         rows = a.double().numpy()
@@ -332,9 +332,9 @@ def test_both_ends_by_lanczos(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_jacobian_is_for_one_block(capsys: pytest.CaptureFixture[str]) -> None:
     model = copy.deepcopy(host("deit"))
-    found = unsmooth.diagnose(model, images(1), vitals="jacobian_spectrum", reference=False)
-    assert "one block at a time" in found.vitals["jacobian_spectrum"].skipped[0]
-    found = unsmooth.diagnose(model, images(1), vitals="jacobian_spectrum", blocks="1", reference=False)
-    reading = found["jacobian_spectrum"]
+    diagnosis = unsmooth.diagnose(model, images(1), vitals="jacobian_spectrum", reference=False)
+    assert "one block at a time" in diagnosis.vitals["jacobian_spectrum"].skipped[0]
+    diagnosis = unsmooth.diagnose(model, images(1), vitals="jacobian_spectrum", blocks="1", reference=False)
+    reading = diagnosis["jacobian_spectrum"]
     assert reading[0] is None and reading[1] > 0
     assert reading.part("skip")[1] < reading[1]

@@ -33,7 +33,7 @@ def pictures(folder: Path, count: int = 3) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found() -> Diagnosis:
+def diagnosis() -> Diagnosis:
     torch.manual_seed(0)
     return unsmooth.diagnose(SPEC, limit=5, command="unsmooth diagnose …")
 
@@ -46,38 +46,38 @@ def images_for(model: nn.Module, count: int = 4) -> torch.Tensor:
 def test_every_host_is_diagnosed(name: str) -> None:
     model = host(name)
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    found = unsmooth.diagnose(model, images_for(model), reference=False)
-    assert found.verdict in ("healthy", "suspicious", "collapsing", "collapsed", "untrained", "unknown")
-    assert all(value is not None for value in found["token_cosine"])
-    assert "Verdict" in str(found)
-    json.loads(found.to_json())
-    for key, vital in found.vitals.items():  # a value or a reason, for every block
-        main_part = vital.parts.get(vital.main, [None] * found.blocks)
-        for block in range(found.blocks):
+    diagnosis = unsmooth.diagnose(model, images_for(model), reference=False)
+    assert diagnosis.verdict in ("healthy", "suspicious", "collapsing", "collapsed", "untrained", "unknown")
+    assert all(value is not None for value in diagnosis["token_cosine"])
+    assert "Verdict" in str(diagnosis)
+    json.loads(diagnosis.to_json())
+    for key, vital in diagnosis.vitals.items():  # a value or a reason, for every block
+        main_part = vital.parts.get(vital.main, [None] * diagnosis.blocks)
+        for block in range(diagnosis.blocks):
             assert main_part[block] is not None or vital.skipped.get(block), (key, block)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
-def test_indexing(found: Diagnosis) -> None:
-    reading = found["token_cosine"]
+def test_indexing(diagnosis: Diagnosis) -> None:
+    reading = diagnosis["token_cosine"]
     assert len(reading) == 3 and reading[1] == reading.mean[1]
     assert all(sd > 0 for sd in reading.sd) and reading.images == [5, 5, 5]
     assert all(low <= mean <= high for low, mean, high in zip(reading.low, reading.mean, reading.high, strict=True))
-    assert "heads" in found["attention_entropy"].parts
-    assert len(found["attention_entropy"].part("heads")[0]) == 3
+    assert "heads" in diagnosis["attention_entropy"].parts
+    assert len(diagnosis["attention_entropy"].part("heads")[0]) == 3
     assert repr(reading).startswith("token_cosine: 0.")
     with pytest.raises(UnsmoothError, match=r"token_cosin.*Did you mean 'token_cosine'"):
-        found["token_cosin"]
+        diagnosis["token_cosin"]
     with pytest.raises(UnsmoothError, match="unknown part of token_cosine 'head'"):
         reading.part("head")
     with pytest.raises(UnsmoothError, match="depth_probe has no value on any block: it needs labels"):
-        found["depth_probe"]
+        diagnosis["depth_probe"]
 
 
-def test_json_and_back(found: Diagnosis, tmp_path: Path) -> None:
-    found.to_json(tmp_path / "deep" / "x.json")
+def test_json_and_back(diagnosis: Diagnosis, tmp_path: Path) -> None:
+    diagnosis.to_json(tmp_path / "deep" / "x.json")
     again = Diagnosis.from_json(tmp_path / "deep" / "x.json")
-    assert again == found and again.to_dict() == found.to_dict() and str(again) == str(found)
+    assert again == diagnosis and again.to_dict() == diagnosis.to_dict() and str(again) == str(diagnosis)
     assert list((tmp_path / "deep").iterdir()) == [tmp_path / "deep" / "x.json"]
 
 
@@ -91,25 +91,25 @@ def test_files_that_are_no_diagnosis(text: str, words: str, tmp_path: Path) -> N
         Diagnosis.from_json(tmp_path / "x.json")
 
 
-def test_saving_where_nothing_can_be_written(found: Diagnosis, tmp_path: Path) -> None:
+def test_saving_where_nothing_can_be_written(diagnosis: Diagnosis, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UnsmoothError, match="cannot write"):
-        found.to_json(tmp_path / "file" / "x.json")
+        diagnosis.to_json(tmp_path / "file" / "x.json")
     with pytest.raises(UnsmoothError, match="format of a report 'docx'"):
-        found.save(tmp_path / "x.docx")
+        diagnosis.save(tmp_path / "x.docx")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
 
 
 @pytest.mark.parametrize("suffix", ["html", "png", "svg", "pdf"])
-def test_saving_a_page_and_figures(found: Diagnosis, suffix: str, tmp_path: Path) -> None:
+def test_saving_a_page_and_figures(diagnosis: Diagnosis, suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"x.{suffix}"
-    found.save(path, found)
+    diagnosis.save(path, diagnosis)
     start = {"html": b"<!doctype html", "png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
     assert path.read_bytes().lower().startswith(start.lower())
 
 
-def test_the_random_twin(found: Diagnosis) -> None:
-    assert found.reference.how == "created from its spec"
+def test_the_random_reference(diagnosis: Diagnosis) -> None:
+    assert diagnosis.reference.how == "created from its spec"
     model = type(host("hf_vit"))(host("hf_vit").config)  # not from a spec
     assert "configuration" in unsmooth.diagnose(model, images_for(model)).reference.how
     model = host("torchvision_vit")
@@ -125,13 +125,13 @@ def test_a_treated_model_shows_what_it_learned() -> None:
     unsmooth.apply(model, ["attn_scale", "feat_scale"][0])
     for _, part in unsmooth.parts(model):
         part.omega.data += torch.tensor([0.1, 0.2, 0.3])
-    found = unsmooth.diagnose(model, images_for(model))
-    rows = found.learned
+    diagnosis = unsmooth.diagnose(model, images_for(model))
+    rows = diagnosis.learned
     assert [row.block for row in rows] == [0, 1]
     assert rows[0].values == pytest.approx([0.1, 0.2, 0.3])
     assert rows[0].by_head == pytest.approx([0.1, 0.2, 0.3])
-    assert found.model.remedies == ["attn_scale"]
-    assert found.model.name.endswith("+attn_scale")
+    assert diagnosis.model.remedies == ["attn_scale"]
+    assert diagnosis.model.name.endswith("+attn_scale")
 
 
 def test_channel_weights_are_averaged_over_the_share_of_each_head() -> None:
@@ -183,25 +183,25 @@ def test_training_mode_hooks_and_exceptions_leave_no_trace() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_other_precisions(dtype: torch.dtype) -> None:
     exact = unsmooth.diagnose(host("deit"), images_for(host("deit")), reference=False)
-    found = unsmooth.diagnose(host("deit").to(dtype), images_for(host("deit")), reference=False)
-    assert found["token_cosine"].mean == pytest.approx(exact["token_cosine"].mean, abs=0.05)
+    diagnosis = unsmooth.diagnose(host("deit").to(dtype), images_for(host("deit")), reference=False)
+    assert diagnosis["token_cosine"].mean == pytest.approx(exact["token_cosine"].mean, abs=0.05)
 
 
 def test_nan_in_the_weights_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     model = host("deit")
     model.blocks[1].mlp.fc1.weight.data[0, 0] = float("nan")
-    found = unsmooth.diagnose(model, images_for(model))
-    assert found.verdict == "broken"
-    assert "MLP branch of block 1" in found.verdict_text
-    assert found["token_cosine"][0] is not None and found["token_cosine"][1] is None
-    found.to_json()
+    diagnosis = unsmooth.diagnose(model, images_for(model))
+    assert diagnosis.verdict == "broken"
+    assert "MLP branch of block 1" in diagnosis.verdict_text
+    assert diagnosis["token_cosine"][0] is not None and diagnosis["token_cosine"][1] is None
+    diagnosis.to_json()
 
 
 def test_one_image_and_a_batch_larger_than_the_data() -> None:
     model = host("deit")
-    found = unsmooth.diagnose(model, images_for(model, 1), batch_size=64, reference=False)
-    assert found["token_cosine"].sd == [None, None]
-    assert "at least 4 images" in found.vitals["layer_cka"].skipped[1]
+    diagnosis = unsmooth.diagnose(model, images_for(model, 1), batch_size=64, reference=False)
+    assert diagnosis["token_cosine"].sd == [None, None]
+    assert "at least 4 images" in diagnosis.vitals["layer_cka"].skipped[1]
 
 
 def test_settings_are_an_object_or_fields() -> None:
@@ -235,8 +235,8 @@ def test_labels_give_a_depth_probe(tmp_path: Path) -> None:
         + (labels * 130).astype(np.uint8)[:, None, None, None]
     )
     np.savez(tmp_path / "x.npz", images=images, labels=labels)
-    found = unsmooth.diagnose(SPEC, tmp_path / "x.npz", vitals="depth_probe", reference=False)
-    assert found["depth_probe"].mean == [1.0] * 3
+    diagnosis = unsmooth.diagnose(SPEC, tmp_path / "x.npz", vitals="depth_probe", reference=False)
+    assert diagnosis["depth_probe"].mean == [1.0] * 3
 
 
 MISTAKES = [

@@ -1,4 +1,4 @@
-"""The pass over images: the same numbers as a naive look at everything at once, in any batches, and no trace left."""
+"""The pass over images: the same numbers as a naive measurement of all at once, in any batches, and no trace left."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def some_labels(count: int) -> Tensor:
     return torch.arange(count) % 3
 
 
-def look(model: nn.Module, batches: list[NamedImages], chosen: Any = EVERY, **options: Any) -> Measurements:
+def measure_on(model: nn.Module, batches: list[NamedImages], chosen: Any = EVERY, **options: Any) -> Measurements:
     return measure(model, anatomy_of(model), batches, chosen, **options)
 
 
-# A naive look: everything is kept, with hooks and patched functions alone
+# A naive measurement: everything is kept, with hooks and patched functions alone
 
 
 @dataclasses.dataclass
@@ -155,7 +155,7 @@ def naive(model: nn.Module, name: str, case: str, images: Tensor) -> list[Seen]:
         run(model, batch_inputs(model, images))
     for handle in handles:
         handle.remove()
-    found = []
+    actual = []
     for i in range(len(blocks)):
         flat = {k: [t.flatten(1, -2) for t in v] for (j, k), v in taken.items() if j == i}
         x, branches = flat["in"][0], {}
@@ -167,12 +167,12 @@ def naive(model: nn.Module, name: str, case: str, images: Tensor) -> list[Seen]:
             x = out
         torch.testing.assert_close(x, flat["out"][0])
         by_image = [t.unflatten(0, (len(images), -1)) for t in caught[i]]
-        found.append(Seen(flat["in"][0], flat["out"][0], branches, *by_image))
-    return found
+        actual.append(Seen(flat["in"][0], flat["out"][0], branches, *by_image))
+    return actual
 
 
-def named(found: Any) -> dict[str, Tensor]:
-    return found if isinstance(found, dict) else {"": found}
+def named(actual: Any) -> dict[str, Tensor]:
+    return actual if isinstance(actual, dict) else {"": actual}
 
 
 def wanted_values(vital: Any, seen: list[Seen], name: str, prefix: bool, size: Any) -> dict[tuple[str, int], Tensor]:
@@ -223,11 +223,11 @@ def wanted_values(vital: Any, seen: list[Seen], name: str, prefix: bool, size: A
     return out
 
 
-def check_spread(found: Spread, values: Tensor, where: str) -> None:
+def check_spread(actual: Spread, values: Tensor, where: str) -> None:
     n = values.double().numpy()
-    assert found.images == len(n), where
-    for mine, real in ((found.mean, n.mean(0)), (found.sd, n.std(0, ddof=1)), (found.low, n.min(0)),
-                       (found.high, n.max(0))):  # fmt: skip
+    assert actual.images == len(n), where
+    for mine, real in ((actual.mean, n.mean(0)), (actual.sd, n.std(0, ddof=1)), (actual.low, n.min(0)),
+                       (actual.high, n.max(0))):  # fmt: skip
         np.testing.assert_allclose(mine, real, rtol=1e-5, atol=1e-6, err_msg=where)
 
 
@@ -238,10 +238,10 @@ def test_the_pass_is_a_naive_look_at_everything(name: str, case: str, prefix: bo
     images = images_for(model, 18 if name == "deit" else COUNT)
     labels = some_labels(len(images))
     seen = naive(model, name, case, images)
-    found = look(model, [NamedImages(images, labels)], prefix=prefix)
-    assert (found.images, found.blocks, found.broken) == (len(images), len(seen), None)
+    actual = measure_on(model, [NamedImages(images, labels)], prefix=prefix)
+    assert (actual.images, actual.blocks, actual.broken) == (len(images), len(seen), None)
     for vital in EVERY:
-        series = found.values[vital.key]
+        series = actual.values[vital.key]
         if vital.of != "blocks":
             wanted = wanted_values(vital, seen, name, prefix, images.shape[-2:])
             assert {(p, i) for p, s in series.items() for i, v in enumerate(s) if v is not None} == wanted.keys()
@@ -282,41 +282,43 @@ def agree(a: Measurements, b: Measurements, chosen: Any, blocks: Any = None) -> 
 @cache
 def in_one_batch(name: str, case: str) -> Measurements:
     model = build(name, case)
-    return look(model, [NamedImages(images_for(model, COUNT), some_labels(COUNT))])
+    return measure_on(model, [NamedImages(images_for(model, COUNT), some_labels(COUNT))])
 
 
 @pytest.mark.parametrize(("name", "case", "size"), [(n, c, s) for n, c in PAIRS for s in SIZES.get(n, (3,))])
 def test_the_size_of_the_batches_does_not_matter(name: str, case: str, size: int) -> None:
     """For all but CKA, which is an estimate from minibatches and needs four images in each."""
-    model, told = build(name, case), []
-    found = look(model, in_batches(images_for(model, COUNT), size, some_labels(COUNT)), STREAMED, progress=told.append)
+    model, reported = build(name, case), []
+    actual = measure_on(
+        model, in_batches(images_for(model, COUNT), size, some_labels(COUNT)), STREAMED, progress=reported.append
+    )
     whole = in_one_batch(name, case)
-    assert told == [size] * (COUNT // size) + [COUNT % size] * (COUNT % size > 0)
-    assert found.images == whole.images == COUNT
-    agree(found, whole, STREAMED)
-    assert all(found.skipped[vital.key] == whole.skipped[vital.key] for vital in STREAMED)
+    assert reported == [size] * (COUNT // size) + [COUNT % size] * (COUNT % size > 0)
+    assert actual.images == whole.images == COUNT
+    agree(actual, whole, STREAMED)
+    assert all(actual.skipped[vital.key] == whole.skipped[vital.key] for vital in STREAMED)
 
 
 @pytest.mark.parametrize("chosen", [[0], [1], [0, 2], [2]], ids=str)
 def test_some_blocks_have_the_values_that_they_have_among_all(chosen: list[int]) -> None:
     name = "swin"
     model = build(name)
-    found, whole = (
-        look(model, [NamedImages(images_for(model, COUNT), some_labels(COUNT))], blocks=chosen),
+    actual, whole = (
+        measure_on(model, [NamedImages(images_for(model, COUNT), some_labels(COUNT))], blocks=chosen),
         in_one_batch(name, ""),
     )
     alone = [vital for vital in EVERY if vital.of != "blocks" or vital.key == "depth_probe"]
     for vital in alone:
-        for part, series in found.values[vital.key].items():
+        for part, series in actual.values[vital.key].items():
             assert [i for i, value in enumerate(series) if value is not None] == [
                 i for i in chosen if whole.values[vital.key][part][i] is not None
             ]
             for i in chosen:
                 same(series[i], whole.values[vital.key][part][i], f"{vital.key} {part} of block {i}")
-    assert all(set(reasons) <= set(chosen) for reasons in found.skipped.values())
+    assert all(set(reasons) <= set(chosen) for reasons in actual.skipped.values())
     # "The block before" is that, whoever else was looked at; where it was not, there is a reason and no number.
     for key, part in (("layer_cka", ""), ("similar_blocks", "previous")):
         for i in chosen:
-            value = found.values[key].get(part, [None] * 3)[i]
+            value = actual.values[key].get(part, [None] * 3)[i]
             if value is not None:
                 same(value, whole.values[key][part][i], f"{key} of block {i} with {chosen}")

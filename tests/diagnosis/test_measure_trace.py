@@ -27,7 +27,7 @@ from tests.diagnosis.test_measure import (
     images_for,
     in_batches,
     in_one_batch,
-    look,
+    measure_on,
     some_labels,
 )
 from tests.diagnosis.test_probe import traces_left
@@ -50,16 +50,16 @@ from unsmooth.surgery.plan import anatomy_of
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_block_has_a_value_or_a_reason(name: str, case: str, count: int) -> None:
     model = build(name, case, torch.float32)
-    found = look(model, [NamedImages(images_for(model, count), some_labels(count))])
-    assert found.images == count and found.broken is None
+    actual = measure_on(model, [NamedImages(images_for(model, count), some_labels(count))])
+    assert actual.images == count and actual.broken is None
     for vital in EVERY:
-        series = found.values[vital.key].get(vital.main, [None] * found.blocks)
-        for i in range(found.blocks):
-            value, reason = series[i], found.skipped[vital.key].get(i, "")
+        series = actual.values[vital.key].get(vital.main, [None] * actual.blocks)
+        for i in range(actual.blocks):
+            value, reason = series[i], actual.skipped[vital.key].get(i, "")
             assert (value is None) == bool(reason.strip()), f"{vital.key} of block {i}: {value}, {reason!r}"
             assert value is None or math.isfinite(value.mean), f"{vital.key} of block {i}"
     for key in ("token_cosine", "effective_rank", "high_frequency_ratio", "diversity"):
-        assert not found.skipped[key]
+        assert not actual.skipped[key]
 
 
 @pytest.mark.parametrize("branch", ["attn", "mlp"])
@@ -70,19 +70,19 @@ def test_the_first_thing_that_breaks_is_named(name: str, branch: str) -> None:
     weight = getattr(anatomy.blocks[1], branch).linears[0].weight
     model.get_parameter(weight).data[0, 0] = float("nan")
     # With fewer keys than a vector register holds, torch's kernel makes zeros of NaN: 160 pixels give PVT 25.
-    found = measure(model, anatomy, in_batches(images_for(model, 5, 160), 4, some_labels(5)), EVERY)
-    assert found.broken == (1, {"attn": "attention branch", "mlp": "MLP branch"}[branch])
+    measured = measure(model, anatomy, in_batches(images_for(model, 5, 160), 4, some_labels(5)), EVERY)
+    assert measured.broken == (1, {"attn": "attention branch", "mlp": "MLP branch"}[branch])
     whole = in_one_batch(name, "")
     for vital in EVERY:
-        series = found.values[vital.key].get(vital.main, [None] * found.blocks)
-        there = whole.values[vital.key].get(vital.main, [None] * found.blocks)[0]
+        series = measured.values[vital.key].get(vital.main, [None] * measured.blocks)
+        there = whole.values[vital.key].get(vital.main, [None] * measured.blocks)[0]
         if vital.key != "similar_blocks":  # which needs another block with maps
             assert (series[0] is None) == (there is None), vital.key
-        for i in range(found.blocks):
-            assert (series[i] is None) == bool(found.skipped[vital.key].get(i)), vital.key
+        for i in range(measured.blocks):
+            assert (series[i] is None) == bool(measured.skipped[vital.key].get(i)), vital.key
             assert series[i] is None or np.isfinite(series[i].mean).all()
-    assert found.values["token_cosine"][""][1:] == [None] * (found.blocks - 1)
-    assert "NaN" in found.skipped["token_cosine"][1]
+    assert measured.values["token_cosine"][""][1:] == [None] * (measured.blocks - 1)
+    assert "NaN" in measured.skipped["token_cosine"][1]
 
 
 def test_an_image_that_is_not_finite_does_not_take_others_along() -> None:
@@ -91,11 +91,11 @@ def test_an_image_that_is_not_finite_does_not_take_others_along() -> None:
     spoilt = images.clone()
     spoilt[2] = float("nan")
     chosen = [vital for vital in STREAMED if vital.key != "depth_probe"]
-    others = look(model, [NamedImages(images[[0, 1, 3, 4, 5]])], chosen)
+    others = measure_on(model, [NamedImages(images[[0, 1, 3, 4, 5]])], chosen)
     for size in (1, 3, 6):
-        found = look(model, in_batches(spoilt, size), chosen)
-        assert found.broken is not None and found.broken[0] == 0
-        agree(found, others, chosen)
+        actual = measure_on(model, in_batches(spoilt, size), chosen)
+        assert actual.broken is not None and actual.broken[0] == 0
+        agree(actual, others, chosen)
 
 
 @pytest.mark.parametrize("size", [1, 2, 8])
@@ -106,8 +106,8 @@ def test_labels_stay_with_their_images_when_one_is_not_finite(size: int) -> None
     pictures = torch.stack([torch.full_like(a, float("nan")), a, a, a, a, b, b, b])
     pictures[2:] += noise
     labels = torch.tensor([1, 0, 0, 0, 0, 1, 1, 1])
-    found = look(model, in_batches(pictures, size, labels), vitals.select("depth_probe"))
-    series = found.values["depth_probe"].get("", [None, None])
+    actual = measure_on(model, in_batches(pictures, size, labels), vitals.select("depth_probe"))
+    series = actual.values["depth_probe"].get("", [None, None])
     for i in (0, 1):  # neighbours are near copies, so every label is guessed
         assert series[i] is None or series[i].mean == 1.0
     if size == 1:
@@ -117,8 +117,8 @@ def test_labels_stay_with_their_images_when_one_is_not_finite(size: int) -> None
 def test_labels_that_are_no_classes_are_a_reason_and_not_a_crash() -> None:
     model = build("deit")
     labels = torch.tensor([0.5, 1.5, 2.5, 0.5, 1.5])
-    found = look(model, [NamedImages(images_for(model, 5), labels)], vitals.select("depth_probe"))
-    assert len(found.values["depth_probe"].get("", [])) == 2 or "label" in found.skipped["depth_probe"][0]
+    actual = measure_on(model, [NamedImages(images_for(model, 5), labels)], vitals.select("depth_probe"))
+    assert len(actual.values["depth_probe"].get("", [])) == 2 or "label" in actual.skipped["depth_probe"][0]
 
 
 # Nothing changes
@@ -162,9 +162,9 @@ def test_a_look_changes_nothing(name: str, case: str, failing: str) -> None:
     chosen = [dataclasses.replace(v, measure=trouble) if v.key == failing else v for v in EVERY]
     if failing:
         with pytest.raises(Trouble):
-            look(model, [NamedImages(images)], chosen)
+            measure_on(model, [NamedImages(images)], chosen)
     else:
-        look(model, [NamedImages(images)], chosen)
+        measure_on(model, [NamedImages(images)], chosen)
     assert_unchanged(before, everything_of(model, images))
 
 
@@ -172,16 +172,16 @@ def test_images_are_not_written_on() -> None:
     model = build("deit", dtype=torch.float32)
     images = images_for(model, 5)
     copy = images.clone()
-    look(model, [NamedImages(images)])
+    measure_on(model, [NamedImages(images)])
     assert torch.equal(images, copy)
 
 
 def test_a_look_inside_inference_mode() -> None:
     model, images = build("deit"), images_for(build("deit"), 5)
-    wanted = look(model, [NamedImages(images)])
+    wanted = measure_on(model, [NamedImages(images)])
     with torch.inference_mode():
-        found = look(model, [NamedImages(images)])
-    agree(found, wanted, EVERY)
+        actual = measure_on(model, [NamedImages(images)])
+    agree(actual, wanted, EVERY)
 
 
 # Precision and kernels
@@ -191,10 +191,13 @@ def test_a_look_inside_inference_mode() -> None:
 @pytest.mark.parametrize("name", ["deit", "swin", "hf_vit", "torchvision_vit", "pvt_v2"])
 def test_hosts_in_half_precision(name: str, dtype: torch.dtype) -> None:
     model = build(name, dtype=dtype)
-    found, exact = look(model, [NamedImages(images_for(model, COUNT), some_labels(COUNT))]), in_one_batch(name, "")
-    assert found.broken is None and found.skipped == exact.skipped
+    actual, exact = (
+        measure_on(model, [NamedImages(images_for(model, COUNT), some_labels(COUNT))]),
+        in_one_batch(name, ""),
+    )
+    assert actual.broken is None and actual.skipped == exact.skipped
     for key in ("token_cosine", "high_frequency_ratio", "effective_rank", "attention_entropy", "branch_ratio"):
-        for mine, real in zip(*(m.values[key][vitals.get(key).main] for m in (found, exact)), strict=True):
+        for mine, real in zip(*(m.values[key][vitals.get(key).main] for m in (actual, exact)), strict=True):
             assert mine.mean == pytest.approx(real.mean, rel=0.1), key
             assert mine.images == real.images
 
@@ -204,8 +207,8 @@ def test_large_sums_in_half_precision_are_not_taken_for_infinity() -> None:
     model = build("deit", dtype=torch.float32)
     model.pos_embed.data += 100
     images = images_for(model, 5)
-    exact, found = look(model, [NamedImages(images)]), look(model.half(), [NamedImages(images)])
-    assert found.broken is None and found.skipped == exact.skipped
+    exact, actual = measure_on(model, [NamedImages(images)]), measure_on(model.half(), [NamedImages(images)])
+    assert actual.broken is None and actual.skipped == exact.skipped
 
 
 EXPLICIT: dict[str, Callable[[nn.Module], Any]] = {
@@ -227,7 +230,7 @@ def both_kernels(name: str) -> tuple[Measurements, Measurements]:
     for model, via in ((fused, "sdpa"), (explicit, "softmax")):
         assert {a.via for block in anatomy_of(model).blocks for a in block.attentions} == {via}
     images = images_for(fused, 5)
-    return look(fused, [NamedImages(images)], SHAPED), look(explicit, [NamedImages(images)], SHAPED)
+    return measure_on(fused, [NamedImages(images)], SHAPED), measure_on(explicit, [NamedImages(images)], SHAPED)
 
 
 @pytest.mark.parametrize("name", EXPLICIT)
@@ -281,9 +284,12 @@ def test_a_host_that_writes_over_its_tokens() -> None:
     writer.load_state_dict(plain.state_dict())
     images = images_for(plain, 5)
     chosen = [vital for vital in EVERY if vital.key != "depth_probe"]
-    wanted, found = look(plain, [NamedImages(images)], chosen), look(writer, [NamedImages(images)], chosen)
+    wanted, actual = (
+        measure_on(plain, [NamedImages(images)], chosen),
+        measure_on(writer, [NamedImages(images)], chosen),
+    )
     assert not wanted.skipped["high_frequency_gain"]
-    agree(found, wanted, chosen)
+    agree(actual, wanted, chosen)
 
 
 # Numbers and memory
@@ -343,6 +349,6 @@ def test_what_is_held_does_not_grow_with_the_images(name: str, monkeypatch: pyte
 
     monkeypatch.setattr(measure_module, "_Pass", Watched)
     chosen = [vital for vital in EVERY if vital.key != "depth_probe"]
-    look(model, in_batches(images_for(model, 24), 4), chosen)
+    measure_on(model, in_batches(images_for(model, 24), 4), chosen)
     assert len(held) == 6
     assert held[0] == held[1] == held[-1] > 0

@@ -70,7 +70,7 @@ def test_looking_changes_nothing(name: str, case: str) -> None:
     seen: list[Tensor] = []
     with probe(model, **look_at_all(seen)):
         assert torch.equal(outputs(model, name), plain)
-    assert len(seen) == 2 * len(KINDS[name]), "one look at each block's tokens and one at its attention"
+    assert len(seen) == 2 * len(KINDS[name]), "the tokens of each block once, and its attention once"
     assert traces_left(model) == before
     assert torch.equal(outputs(model, name), plain)
 
@@ -133,7 +133,7 @@ def test_the_map_of_every_host(name: str) -> None:
     """Maps are stochastic and reproduce the attention; CaiT's are mixed over heads by a layer of its own."""
     model, kinds = host(name), []
 
-    def look(block: Block, attention: Attention, call: AttentionCall) -> None:
+    def record(block: Block, attention: Attention, call: AttentionCall) -> None:
         weights = call.map()
         assert (weights.shape[-2], weights.shape[-1]) == (attention.queries, attention.keys)
         assert weights.shape[attention.head_axis] == attention.heads
@@ -148,7 +148,7 @@ def test_the_map_of_every_host(name: str) -> None:
             torch.testing.assert_close(rows, torch.ones_like(rows))
         kinds.append((block.index, attention.kind))
 
-    with probe(model, on_attention=look):
+    with probe(model, on_attention=record):
         outputs(model, name)
     assert kinds == list(enumerate(KINDS[name]))
 
@@ -156,7 +156,7 @@ def test_the_map_of_every_host(name: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", HOSTS)
 def test_the_map_of_a_treated_model_is_the_one_it_used(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, used, told = treat(host(name), case), [], []
+    model, used, seen_outputs = treat(host(name), case), [], []
     on_attention = PatchedForward.on_attention
 
     def recorded(self: PatchedForward, call: AttentionCall) -> Tensor:
@@ -164,10 +164,10 @@ def test_the_map_of_a_treated_model_is_the_one_it_used(name: str, case: str, mon
         return used[-1]
 
     monkeypatch.setattr(PatchedForward, "on_attention", recorded)
-    with probe(model, on_attention=lambda block, attention, call: told.append(call.map() @ call.v)):
+    with probe(model, on_attention=lambda block, attention, call: seen_outputs.append(call.map() @ call.v)):
         outputs(model, name)
-    assert len(told) == len(KINDS[name])
-    for mine, real in zip(told, used, strict=True):
+    assert len(seen_outputs) == len(KINDS[name])
+    for mine, real in zip(seen_outputs, used, strict=True):
         torch.testing.assert_close(mine, real, rtol=1e-5, atol=1e-5)
 
 
@@ -212,7 +212,7 @@ def test_the_map_is_that_of_the_equations(name: str, case: str, monkeypatch: pyt
 
     maps: list[np.ndarray] = []
 
-    def look(block: Block, attention: Attention, call: AttentionCall) -> None:
+    def record(block: Block, attention: Attention, call: AttentionCall) -> None:
         if call.q is not None and call.k is not None:
             assert np.array_equal(call.q.numpy(), met[-1][0]) and np.array_equal(call.k.numpy(), met[-1][1])
         core = model.get_submodule(attention.core)
@@ -224,7 +224,7 @@ def test_the_map_is_that_of_the_equations(name: str, case: str, monkeypatch: pyt
 
     monkeypatch.setattr(PatchedForward, "on_sdpa", recorded)
     image = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    with torch.no_grad(), probe(model, on_attention=look):
+    with torch.no_grad(), probe(model, on_attention=record):
         model(image)
     assert len(maps) == len(met) == 2
 
@@ -237,11 +237,11 @@ def test_nothing_is_kept(name: str, case: str) -> None:
     made: list[weakref.ref[Tensor]] = []
     tokens: list[weakref.ref[Tensor]] = []
 
-    def look(block: Block, attention: Attention, call: AttentionCall) -> None:
+    def record(block: Block, attention: Attention, call: AttentionCall) -> None:
         assert [ref() for ref in made] == [None] * len(made)
         made.extend(map(weakref.ref, (call.map(), call.attend(call.v))))
 
-    with probe(model, on_attention=look, on_tokens=lambda block, x: tokens.append(weakref.ref(x))):
+    with probe(model, on_attention=record, on_tokens=lambda block, x: tokens.append(weakref.ref(x))):
         outputs(model, name)
         assert len(made) == 2 * len(KINDS[name])
         assert [ref() for ref in made + tokens] == [None] * len(made + tokens), "the probe is still open"

@@ -174,19 +174,19 @@ HOST = "deit_tiny_patch16_224(img_size=64, patch_size=8, embed_dim=48, depth={de
 @pytest.mark.parametrize("depth", [6, 12, 24, 48])
 def test_a_random_model_looks_untrained(depth: int) -> None:
     torch.manual_seed(0)
-    found = unsmooth.diagnose(HOST.format(depth=depth), limit=4)
-    assert found.verdict == "untrained"
+    diagnosis = unsmooth.diagnose(HOST.format(depth=depth), limit=4)
+    assert diagnosis.verdict == "untrained"
 
 
 @pytest.mark.parametrize("depth", [6, 12, 24, 48])
 @pytest.mark.parametrize("branch", ["attn", "both"])
 def test_a_stack_without_its_attention_skip_has_collapsed(depth: int, branch: str) -> None:
     torch.manual_seed(0)
-    found = unsmooth.diagnose(f"{HOST.format(depth=depth)}+no_skip(branch={branch})", limit=4, reference=False)
-    assert found.verdict == "collapsed"
-    assert set(range(1, depth)) <= set(found.conclusion.blocks)
-    assert "a skip is missing" in found.findings[0].why
-    assert "remove" in found.findings[0].remedies[0].reason
+    diagnosis = unsmooth.diagnose(f"{HOST.format(depth=depth)}+no_skip(branch={branch})", limit=4, reference=False)
+    assert diagnosis.verdict == "collapsed"
+    assert set(range(1, depth)) <= set(diagnosis.conclusion.blocks)
+    assert "a skip is missing" in diagnosis.findings[0].why
+    assert "remove" in diagnosis.findings[0].remedies[0].reason
 
 
 @pytest.mark.slow
@@ -214,6 +214,6 @@ def test_a_small_model_that_learned_its_task_is_healthy() -> None:
     with torch.no_grad():
         accuracy = (model(images[1500:]).argmax(dim=1) == labels[1500:]).float().mean()
     assert accuracy > 0.6
-    found = unsmooth.diagnose(model, "digits", limit=64)
-    assert found.verdict == "healthy"
-    assert all(finding.severity == "note" for finding in found.findings)
+    diagnosis = unsmooth.diagnose(model, "digits", limit=64)
+    assert diagnosis.verdict == "healthy"
+    assert all(finding.severity == "note" for finding in diagnosis.findings)

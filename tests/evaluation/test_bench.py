@@ -44,12 +44,12 @@ def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows_have_all_costs_and_ratios_to_the_first(no_clock: None) -> None:
     steps: list[tuple[int, int | None]] = []
-    found = bench(
+    costs = bench(
         [DEIT, f"{DEIT}+adder"], training=True, rounds=3, batch_size=2, progress=lambda *step: steps.append(step)
     )
     models = [unsmooth.create_model(name) for name in (DEIT, f"{DEIT}+adder")]
-    assert found.keys() == [DEIT, f"{DEIT}+adder"]
-    for model, row in zip(models, found.rows, strict=True):
+    assert costs.keys() == [DEIT, f"{DEIT}+adder"]
+    for model, row in zip(models, costs.rows, strict=True):
         operations = count_operations(model)
         assert row.parameters == cost.parameters(model) and row.flops == cost.flops(model)
         assert row.operations == operations and row.size == (3, 32, 32)
@@ -58,41 +58,41 @@ def test_rows_have_all_costs_and_ratios_to_the_first(no_clock: None) -> None:
             assert value.ratio == energy(operations, precision) / energy(count_operations(models[0]), precision)
         assert row.inference.images_per_second == 1002 and row.training.images_per_second == 102
     assert steps == [(i, 8) for i in range(1, 9)]  # two counts, two times three rounds
-    assert found[f"{DEIT}+adder"].remedies == ["adder"]
+    assert costs[f"{DEIT}+adder"].remedies == ["adder"]
     with pytest.raises(UnsmoothError, match="unknown model of this bench"):
-        found["deit"]
+        costs["deit"]
 
 
 def test_models_are_measured_and_left_as_they_were() -> None:
     plain, treated = host("deit").train(), treat(host("deit"), "attn_scale")
     states = [{name: value.clone() for name, value in model.state_dict().items()} for model in (plain, treated)]
-    found = bench([plain, treated, host("deit")], rounds=1, batch_size=1, training=True)
+    costs = bench([plain, treated, host("deit")], rounds=1, batch_size=1, training=True)
     assert plain.training and not treated.training
     for model, state in zip((plain, treated), states, strict=True):
         assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
         assert all(parameter.grad is None for parameter in model.parameters())
-    assert found.keys() == [DEIT, f"{DEIT}+attn_scale", f"{DEIT} #2"]
-    assert all(speed.images_per_second > 0 for row in found.rows for speed in (row.inference, row.training))
-    assert found.rows[0].inference.ratio.median == 1.0
+    assert costs.keys() == [DEIT, f"{DEIT}+attn_scale", f"{DEIT} #2"]
+    assert all(speed.images_per_second > 0 for row in costs.rows for speed in (row.inference, row.training))
+    assert costs.rows[0].inference.ratio.median == 1.0
 
 
 def test_a_bench_goes_to_json_and_back(tmp_path: Path) -> None:
     with pytest.raises(UnsmoothError, match="Leave --no-throughput out, or --training"):
         bench(DEIT, throughput=False, training=True)
-    found = bench(DEIT, throughput=False)
-    assert found.rows[0].inference is None and found.rows[0].training is None
-    found.to_json(tmp_path / "bench.json")
+    costs = bench(DEIT, throughput=False)
+    assert costs.rows[0].inference is None and costs.rows[0].training is None
+    costs.to_json(tmp_path / "bench.json")
     again = Bench.from_json(tmp_path / "bench.json")
-    assert again == found and again.to_dict() == found.to_dict() and str(again) == str(found)
-    spent = in_words(found[DEIT].energy["fp32"].millijoules)
-    assert repr(found) == f"Bench({DEIT} {spent})" and spent in str(found) and "images/s" not in str(found)
+    assert again == costs and again.to_dict() == costs.to_dict() and str(again) == str(costs)
+    spent = in_words(costs[DEIT].energy["fp32"].millijoules)
+    assert repr(costs) == f"Bench({DEIT} {spent})" and spent in str(costs) and "images/s" not in str(costs)
 
 
 def test_tables_fit_80_columns_and_say_what_was_assumed(no_clock: None) -> None:
-    found = bench(
+    costs = bench(
         [DEIT, f"{DEIT}+adder", f"{DEIT}+attn_scale+feat_scale", HOSTS["hf_vit"]], precision="int8", training=True
     )
-    text = str(found)
+    text = str(costs)
     assert max(map(len, text.splitlines())) <= 80
     for words in (
         "memory traffic",
@@ -104,7 +104,7 @@ def test_tables_fit_80_columns_and_say_what_was_assumed(no_clock: None) -> None:
         "7 interleaved rounds",
     ):
         assert words in " ".join(text.split())
-    times = 1 / found[f"{DEIT}+adder"].energy["int8"].ratio
+    times = 1 / costs[f"{DEIT}+adder"].energy["int8"].ratio
     assert f"{times:.2f} ×" in text and 2 < times < 4
 
 

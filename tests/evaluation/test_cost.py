@@ -77,11 +77,11 @@ def test_throughput_interleaves_and_changes_nothing(training: bool, monkeypatch:
         return measure
 
     monkeypatch.setattr(cost, "_timer", made_up)
-    found = cost.throughput(models, batch_size=4, rounds=4, training=training)
+    speeds = cost.throughput(models, batch_size=4, rounds=4, training=training)
     assert order == ["treated", "plain", "plain", "treated"] * 2
-    assert found["plain"].ratio == Quartiles(1.0, 1.0, 1.0)
-    assert found["treated"].ratio == Quartiles(low=0.4375, median=0.5, high=0.5)
-    assert found["plain"].images_per_second == 3.0 and found["plain"].quartiles == (1.75, 4.0)
+    assert speeds["plain"].ratio == Quartiles(1.0, 1.0, 1.0)
+    assert speeds["treated"].ratio == Quartiles(low=0.4375, median=0.5, high=0.5)
+    assert speeds["plain"].images_per_second == 3.0 and speeds["plain"].quartiles == (1.75, 4.0)
     assert models["plain"].training and not models["treated"].training
     for name, model in models.items():
         assert all(torch.equal(value, states[name][key]) for key, value in model.state_dict().items())
@@ -91,8 +91,8 @@ def test_throughput_interleaves_and_changes_nothing(training: bool, monkeypatch:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_throughput_measures(training: bool) -> None:
-    found = cost.throughput({"a": host("hf_vit")}, batch_size=2, rounds=2, training=training, seconds=0.001)
-    assert found["a"].images_per_second > 0 and found["a"].rounds == 2
+    speeds = cost.throughput({"a": host("hf_vit")}, batch_size=2, rounds=2, training=training, seconds=0.001)
+    assert speeds["a"].images_per_second > 0 and speeds["a"].rounds == 2
 
 
 def test_throughput_refuses_nothing_to_measure() -> None:

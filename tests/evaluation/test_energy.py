@@ -37,15 +37,15 @@ def plain() -> dict[str, Count]:
 
 
 def test_a_vit_by_hand() -> None:
-    found = count_operations(host("deit"))
-    assert found.parts == plain()
-    assert found.left_out == {
+    operations = count_operations(host("deit"))
+    assert operations.parts == plain()
+    assert operations.left_out == {
         "gelu": DEPTH * N * HIDDEN, "layer_norm": (2 * DEPTH + 1) * N * D, "softmax": DEPTH * HEADS * N * N
     }  # fmt: skip
-    assert found.divide == 0
-    assert found.add == sum(count.add for count in plain().values())
-    assert found.multiply == sum(count.multiply for count in plain().values())
-    assert count_operations(host("deit").train()) == found  # a look does not depend on the mode
+    assert operations.divide == 0
+    assert operations.add == sum(count.add for count in plain().values())
+    assert operations.multiply == sum(count.multiply for count in plain().values())
+    assert count_operations(host("deit").train()) == operations  # counting does not depend on the mode
 
 
 MEAN = Count((N - 1) * D, D)  # of all tokens: a sum, and one over their number
@@ -64,31 +64,31 @@ REMEDIES = {
 
 @pytest.mark.parametrize("remedy", REMEDIES)
 def test_elementwise_remedies_by_hand(remedy: str) -> None:
-    found = count_operations(treat(host("deit"), remedy))
+    operations = count_operations(treat(host("deit"), remedy))
     added, before = REMEDIES[remedy], plain()
-    assert found.parts["products"] == before["products"]
+    assert operations.parts["products"] == before["products"]
     expected = before["elementwise"] + Count(DEPTH * added.add, DEPTH * added.multiply)
-    assert found.parts["elementwise"] == expected
+    assert operations.parts["elementwise"] == expected
 
 
 def test_adder_layers_by_hand() -> None:
     """Two additions a pair replace every product but those of the patch embedding, the head and the values."""
-    found = count_operations(treat(host("deit"), "adder"))
+    operations = count_operations(treat(host("deit"), "adder"))
     macs = PATCHES * PIXELS * D + D * CLASSES + DEPTH * HEADS * N * N * HEAD
     pairs = DEPTH * (sum(N * i * o for i, o in LAYERS) + HEADS * N * N * HEAD)
-    assert found.parts["products"] == Count(macs + PATCHES * D + CLASSES, macs)
-    assert found.parts["distances"] == Count(2 * pairs, 0)
+    assert operations.parts["products"] == Count(macs + PATCHES * D + CLASSES, macs)
+    assert operations.parts["distances"] == Count(2 * pairs, 0)
     outputs = DEPTH * sum(N * o for _, o in LAYERS)  # of which each is scaled and shifted behind its norm
     adds = N * D + DEPTH * (2 * N * D + N * D) + outputs  # position, residual sums, the identity, shifts
-    assert found.parts["elementwise"] == Count(adds, DEPTH * HEADS * N * N + outputs)
-    assert found.left_out["layer_norm"] == (2 * DEPTH + 1) * N * D + outputs
+    assert operations.parts["elementwise"] == Count(adds, DEPTH * HEADS * N * N + outputs)
+    assert operations.left_out["layer_norm"] == (2 * DEPTH + 1) * N * D + outputs
 
 
 def test_adder_attention_replaces_the_scores_alone() -> None:
-    found, before = count_operations(treat(host("deit"), "adder_attention")), plain()
+    actual, before = count_operations(treat(host("deit"), "adder_attention")), plain()
     pairs = DEPTH * HEADS * N * N * HEAD
-    assert found.parts["distances"] == Count(2 * pairs, 0)
-    assert found.parts["products"].multiply == before["products"].multiply - pairs
+    assert actual.parts["distances"] == Count(2 * pairs, 0)
+    assert actual.parts["products"].multiply == before["products"].multiply - pairs
 
 
 def test_circulant_products_and_token_graying_by_hand() -> None:
@@ -119,22 +119,22 @@ def test_a_convolution_its_transpose_groups_and_means() -> None:
         torch.add(x, x, alpha=2) / x
         x.round()
         torch.arange(4) + 1  # of whole numbers: no arithmetic of the model
-    found = counting.operations()
-    assert found.divide == 100 and found.left_out == {"round": 100}
+    operations = counting.operations()
+    assert operations.divide == 100 and operations.left_out == {"round": 100}
     adds = (96) + (99) + 4 + 200 + 99 + 4 + 100
     multiplications = 4 + 1 + 100 + 100 + 1 + 100
-    assert found.parts["elementwise"] == Count(adds, multiplications)
+    assert operations.parts["elementwise"] == Count(adds, multiplications)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_host_is_counted_and_put_back(name: str) -> None:
     model = host(name).train()
     random = torch.random.get_rng_state()
-    found = count_operations(model)
-    assert found.parts["products"].multiply > 0 and found.add >= found.multiply > 0
+    operations = count_operations(model)
+    assert operations.parts["products"].multiply > 0 and operations.add >= operations.multiply > 0
     # What no plain count is known for, and nothing besides: a new operator has to be looked at.
     known = {"softmax", "layer_norm", "batch_norm", "gelu", "silu", "sigmoid", "tanh", "upsample_bilinear2d"}
-    assert set(found.left_out) <= known
+    assert set(operations.left_out) <= known
     assert model.training and torch.backends.mha.get_fastpath_enabled()
     assert torch.equal(random, torch.random.get_rng_state())
 
@@ -189,10 +189,10 @@ def published(channels: int) -> tuple[float, float]:
 def test_the_adder_papers_account(size: str, channels: int, times: float) -> None:
     """DeiT with adder layers takes 2.2 to 2.5 times less: of what stays multiplicative, a small one has more."""
     spec = f"deit_{size}_patch16_224"
-    found = [energy(count_operations(unsmooth.create_model(one))) for one in (spec, f"{spec}+adder")]
+    actual = [energy(count_operations(unsmooth.create_model(one))) for one in (spec, f"{spec}+adder")]
     expected = published(channels)
-    assert found[0] / found[1] == pytest.approx(expected[0] / expected[1], rel=0.01)  # elementwise, biases: under 1 %
-    assert found[0] / found[1] == pytest.approx(times, abs=0.01)
+    assert actual[0] / actual[1] == pytest.approx(expected[0] / expected[1], rel=0.01)  # elementwise, biases: under 1 %
+    assert actual[0] / actual[1] == pytest.approx(times, abs=0.01)
 
 
 def test_a_model_of_another_kind_is_counted() -> None:

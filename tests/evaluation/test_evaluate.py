@@ -41,8 +41,8 @@ def run(*arguments: str) -> None:
 
 
 def test_a_model_on_digits_is_scored_as_by_hand(saved: Path) -> None:
-    found = evaluate(saved, "digits", occlusion=[0.25], fgsm=[1, 16], batch_size=100)
-    assert found.keys() == ["validation", "occlusion 0.25", "fgsm 1", "fgsm 16"]
+    evaluation = evaluate(saved, "digits", occlusion=[0.25], fgsm=[1, 16], batch_size=100)
+    assert evaluation.keys() == ["validation", "occlusion 0.25", "fgsm 1", "fgsm 16"]
     images = open_splits("digits").val
     assert images.labels is not None
     pixels = np.stack([np.asarray(images.load(i)) for i in range(images.count)]) / 255.0
@@ -53,22 +53,24 @@ def test_a_model_on_digits_is_scored_as_by_hand(saved: Path) -> None:
     for test, x in (("validation", pixels), ("occlusion 0.25", hidden)):
         with torch.no_grad():
             logits = model(torch.tensor((x - 0.5) / 0.5, dtype=torch.float32)[:, None]).numpy()
-        np.testing.assert_array_equal(found.scores[test].predicted, logits.argmax(1))
-        assert found[test].top1 == (logits.argmax(1) == labels).mean()
+        np.testing.assert_array_equal(evaluation.scores[test].predicted, logits.argmax(1))
+        assert evaluation[test].top1 == (logits.argmax(1) == labels).mean()
         best = np.argsort(-logits, 1)[:, :5]
-        assert found[test].top5 == (best == labels[:, None]).any(1).mean()
-    assert found["validation"].images == images.count < 400
-    losses = [found[test].loss for test in ("validation", "fgsm 1", "fgsm 16")]
+        assert evaluation[test].top5 == (best == labels[:, None]).any(1).mean()
+    assert evaluation["validation"].images == images.count < 400
+    losses = [evaluation[test].loss for test in ("validation", "fgsm 1", "fgsm 16")]
     assert losses == sorted(losses) and losses[0] < losses[1]
 
 
 def test_json_goes_there_and_back(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "throughput", partial(cost.throughput, rounds=2, seconds=0.001))
     done: list[tuple[int, int | None]] = []
-    found = evaluate(saved, "digits", throughput=True, progress=lambda *x: done.append(x), command="unsmooth x", **FAST)
-    found.to_json(tmp_path / "a" / "x.json")
+    evaluation = evaluate(
+        saved, "digits", throughput=True, progress=lambda *x: done.append(x), command="unsmooth x", **FAST
+    )
+    evaluation.to_json(tmp_path / "a" / "x.json")
     again = Evaluation.from_json(tmp_path / "a" / "x.json")
-    assert again.to_dict() == found.to_dict() == json.loads(found.to_json())
+    assert again.to_dict() == evaluation.to_dict() == json.loads(evaluation.to_json())
     assert again.to_dict()["kind"] == "evaluation" and again.to_dict()["format"] == 1
     assert again.model.remedies == ["attn_scale"] and again.made.command == "unsmooth x"
     assert again.cost.throughput.images_per_second > 0 and again.cost.flops > 0
@@ -90,10 +92,10 @@ def test_json_goes_there_and_back(saved: Path, tmp_path: Path, monkeypatch: pyte
 def test_weights_that_are_not_finite_still_give_a_table() -> None:
     model = unsmooth.create_model(SPEC)
     model.head.bias.data.fill_(float("nan"))  # type: ignore[union-attr]
-    found = evaluate(model, "digits", **FAST)
-    assert found["validation"].top1 == 0 and found["validation"].loss is None
-    assert "12 predictions were NaN or Inf" in str(found)
-    json.loads(found.to_json())
+    evaluation = evaluate(model, "digits", **FAST)
+    assert evaluation["validation"].top1 == 0 and evaluation["validation"].loss is None
+    assert "12 predictions were NaN or Inf" in str(evaluation)
+    json.loads(evaluation.to_json())
 
 
 def test_broken_images_are_skipped_by_name_or_stop_it(tmp_path: Path) -> None:
@@ -103,12 +105,12 @@ def test_broken_images_are_skipped_by_name_or_stop_it(tmp_path: Path) -> None:
     (tmp_path / "3" / "b.png").write_bytes(b"no picture")
     (tmp_path / "4" / "b.png").touch()
     model = unsmooth.create_model(SPEC)
-    found = evaluate(model, tmp_path)
-    assert found["validation"].images == 10 and found["validation"].skipped == 2
-    assert found.skipped["validation"] == {
+    evaluation = evaluate(model, tmp_path)
+    assert evaluation["validation"].images == 10 and evaluation["validation"].skipped == 2
+    assert evaluation.skipped["validation"] == {
         "3/b.png": "not an image that Pillow can read", "4/b.png": "the file is empty"
     }  # fmt: skip
-    assert "skipped 4/b.png: the file is empty" in str(found)
+    assert "skipped 4/b.png: the file is empty" in str(evaluation)
     with pytest.raises(UnsmoothError, match=r"3/b\.png .* is broken"):
         evaluate(model, tmp_path, strict=True)
     with pytest.raises(UnsmoothError, match=r"3/b\.png .* is broken"):

@@ -42,11 +42,11 @@ def test_fgsm_on_a_linear_model_is_exact(epsilon: float) -> None:
     weight[0, 0, 5] = 0  # no gradient, no step
     labels = torch.tensor([0, 1, 0, 1])
     model = Linear(weight)
-    found = to_pixels(fgsm(model, images, labels, epsilon, MEAN, STD))
+    actual = to_pixels(fgsm(model, images, labels, epsilon, MEAN, STD))
     # The loss of label 1 falls with the logit, that of label 0 rises.
     direction = np.where(labels.numpy() == 1, -1, 1).reshape(4, 1, 1, 1) * np.sign(weight.numpy())
-    np.testing.assert_allclose(found, np.clip(pixels + epsilon * direction, 0, 255), atol=1e-3)
-    assert abs(found - pixels).max() == pytest.approx(epsilon, abs=1e-3)
+    np.testing.assert_allclose(actual, np.clip(pixels + epsilon * direction, 0, 255), atol=1e-3)
+    assert abs(actual - pixels).max() == pytest.approx(epsilon, abs=1e-3)
     assert model.weight.grad is None
 
 
@@ -79,17 +79,17 @@ def test_fgsm_raises_the_loss_of_a_real_host() -> None:
 def test_occlusion_covers_a_share_of_the_area_in_the_centre(size: tuple[int, int], share: float) -> None:
     images = 1 + torch.rand(2, 3, *size)
     before = images.clone()
-    found = occlude(images, share)
+    actual = occlude(images, share)
     assert torch.equal(images, before)
-    hidden = (found == 0).all(1).all(0).numpy()
-    assert torch.equal(found == 0, torch.as_tensor(hidden).expand_as(found))
+    hidden = (actual == 0).all(1).all(0).numpy()
+    assert torch.equal(actual == 0, torch.as_tensor(hidden).expand_as(actual))
     rows, columns = np.flatnonzero(hidden.any(1)), np.flatnonzero(hidden.any(0))
     assert hidden.sum() == len(rows) * len(columns), "one box"
     # Each side is within half a pixel of its share, √share of the image's side.
     assert abs(len(rows) - size[0] * share**0.5) <= 0.5 and abs(len(columns) - size[1] * share**0.5) <= 0.5
     for places, side in ((rows, size[0]), (columns, size[1])):
         assert abs(places[0] - (side - 1 - places[-1])) <= 1, "in the centre"
-    assert torch.equal(found[..., ~torch.as_tensor(hidden)], images[..., ~torch.as_tensor(hidden)])
+    assert torch.equal(actual[..., ~torch.as_tensor(hidden)], images[..., ~torch.as_tensor(hidden)])
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.1, float("nan"), 0.001])

@@ -60,13 +60,13 @@ def test_imagenet_v2_folders_count_as_numbers(tmp_path: Path, by: str) -> None:
     for number in (0, 2, 10, 100, 999):
         draw(tmp_path / (str(number) if by == "number" else synsets()[number]) / "a.png", number)
     draw(tmp_path / ("2" if by == "number" else synsets()[2]) / "wrong.png", 500)
-    found = evaluate(Reader(), imagenet_v2=tmp_path)
-    assert found["imagenet-v2"].images == 6
-    assert found.scores["imagenet-v2"].labels.tolist() == (
+    evaluation = evaluate(Reader(), imagenet_v2=tmp_path)
+    assert evaluation["imagenet-v2"].images == 6
+    assert evaluation.scores["imagenet-v2"].labels.tolist() == (
         [0, 10, 100, 2, 2, 999] if by == "number" else [0, 2, 2, 10, 100, 999]
     )
-    assert found["imagenet-v2"].top1 == pytest.approx(5 / 6)
-    assert found["imagenet-v2"].classes == 1000
+    assert evaluation["imagenet-v2"].top1 == pytest.approx(5 / 6)
+    assert evaluation["imagenet-v2"].classes == 1000
 
 
 @pytest.mark.parametrize("test", ["imagenet_a", "imagenet_r"])
@@ -79,12 +79,12 @@ def test_answers_on_imagenet_a_and_r_come_from_their_classes(tmp_path: Path, tes
     draw(tmp_path / synsets()[second] / "b.png", first)
     # The answer is a class that is not in the list: the best one that is counts.
     draw(tmp_path / synsets()[nearest] / "c.png", outside)
-    found = evaluate(Reader(), **{test: tmp_path})  # type: ignore[arg-type]
+    evaluation = evaluate(Reader(), **{test: tmp_path})  # type: ignore[arg-type]
     name = test.replace("_", "-")
-    scores = found.scores[name]
+    scores = evaluation.scores[name]
     truth = dict(zip(scores.labels.tolist(), scores.predicted.tolist(), strict=True))
     assert truth == {first: first, second: first, nearest: nearest}
-    assert found[name].top1 == pytest.approx(2 / 3) and found[name].classes == 200
+    assert evaluation[name].top1 == pytest.approx(2 / 3) and evaluation[name].classes == 200
     logits = -np.abs(np.array(own) - first).astype(float)  # cross-entropy over 200 classes
     loss = scores.loss
     assert loss is not None
@@ -114,10 +114,10 @@ def test_real_accepts_every_label_and_leaves_out_images_without(tmp_path: Path, 
     for i, (number, answer) in enumerate(answers.items()):
         folder = tmp_path if layout == "flat" else tmp_path / synsets()[i]
         draw(folder / f"ILSVRC2012_val_{number + 1:08d}.png", answer)
-    found = evaluate(Reader(), real=tmp_path)
-    assert found["real"].images == 3 and found["real"].top1 == pytest.approx(2 / 3)
-    assert found["real"].top5 == pytest.approx(2 / 3) and found["real"].loss is None
-    assert found.keys() == ["real"]
+    evaluation = evaluate(Reader(), real=tmp_path)
+    assert evaluation["real"].images == 3 and evaluation["real"].top1 == pytest.approx(2 / 3)
+    assert evaluation["real"].top5 == pytest.approx(2 / 3) and evaluation["real"].loss is None
+    assert evaluation.keys() == ["real"]
     few = evaluate(Reader(), real=tmp_path, limit=2)  # the ends, which are right
     assert few.scores["real"].correct.tolist() == [True, True]
 
@@ -135,16 +135,16 @@ def test_corrupted_copies_in_every_layout(tmp_path: Path, levels: tuple[str, ...
         draw(clean / name / "a.png", i)
         for j, level in enumerate(levels or ("",)):
             draw(worse / level / name / "a.png", i if i <= j else 0)  # one more is right at each level
-    found = evaluate(Reader(3), clean, corrupted=worse)
+    evaluation = evaluate(Reader(3), clean, corrupted=worse)
     tests = [f"corrupted/{level}" for level in levels] or ["corrupted"]
     right = dict(zip(tests, (1 / 3, 2 / 3, 1.0, 1.0), strict=False))
     mean = ["corrupted, mean"] if levels else []
-    assert found.keys() == ["validation", *sorted(tests), *mean]
-    assert found["validation"].top1 == 1.0
+    assert evaluation.keys() == ["validation", *sorted(tests), *mean]
+    assert evaluation["validation"].top1 == 1.0
     for test, share in right.items():
-        assert found[test].top1 == pytest.approx(share)
+        assert evaluation[test].top1 == pytest.approx(share)
     if levels:
-        row = found["corrupted, mean"]
+        row = evaluation["corrupted, mean"]
         assert row.top1 == pytest.approx(sum(right.values()) / len(right)) and row.top1_interval is None
         assert row.images == 3 * len(levels)
 
@@ -205,10 +205,10 @@ def test_synset_folders_of_a_part_of_imagenet_are_chosen_among(tmp_path: Path) -
     names = [synsets()[i] for i in (10, 500, 900)]
     for name in names:
         draw(tmp_path / name / "a.png", index_of_synset()[name] + 3)
-    found = evaluate(Reader(), tmp_path)
-    assert found["validation"].top1 == 1.0 and found["validation"].classes == 3
-    assert found.scores["validation"].labels.tolist() == [10, 500, 900]
-    assert found["validation"].top5 is None
+    evaluation = evaluate(Reader(), tmp_path)
+    assert evaluation["validation"].top1 == 1.0 and evaluation["validation"].classes == 3
+    assert evaluation.scores["validation"].labels.tolist() == [10, 500, 900]
+    assert evaluation["validation"].top5 is None
 
 
 def test_labels_that_are_no_classes_are_refused_before_work(tmp_path: Path) -> None:
@@ -248,5 +248,5 @@ def test_images_given_as_such_keep_their_labels(tmp_path: Path) -> None:
 def test_a_limit_spreads_over_every_test(tmp_path: Path) -> None:
     for number in range(10):
         draw(tmp_path / str(number) / "a.png", number)
-    found = evaluate(Reader(), imagenet_v2=tmp_path, limit=4)
-    assert found.scores["imagenet-v2"].labels.tolist() == [0, 3, 6, 9] and found["imagenet-v2"].top1 == 1.0
+    evaluation = evaluate(Reader(), imagenet_v2=tmp_path, limit=4)
+    assert evaluation.scores["imagenet-v2"].labels.tolist() == [0, 3, 6, 9] and evaluation["imagenet-v2"].top1 == 1.0

@@ -103,10 +103,10 @@ def test_the_remedies_of_the_papers_are_applied_and_removed(name: str, remedy: s
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_checkup_finds_every_block(name: str) -> None:
-    found = checkup(SMALL[name])
-    assert [block.name for block in found.anatomy.blocks] == BLOCKS[name]
-    assert all(block.residuals == ("attn", "mlp") for block in found.anatomy.blocks)
-    outside = [line.partition(":")[0] for line in found.skipped]
+    actual = checkup(SMALL[name])
+    assert [block.name for block in actual.anatomy.blocks] == BLOCKS[name]
+    assert all(block.residuals == ("attn", "mlp") for block in actual.anatomy.blocks)
+    outside = [line.partition(":")[0] for line in actual.skipped]
     assert outside == ([f"tokens_to_token.attention{i}.attn" for i in (1, 2)] if name == "t2t_t" else [])
 
 
@@ -114,11 +114,11 @@ def test_a_checkup_finds_every_block(name: str) -> None:
 def test_a_diagnosis_measures_every_block(name: str) -> None:
     model = small(name)
     before = fingerprint(model)
-    found = unsmooth.diagnose(model, images(name, 4), reference=False)
+    diagnosis = unsmooth.diagnose(model, images(name, 4), reference=False)
     same(before, fingerprint(model))
     for vital in ("token_cosine", "effective_rank", "high_frequency_ratio"):
-        assert len(found[vital].mean) == len(BLOCKS[name])
-        assert all(value > 0 for value in found[vital].mean)
+        assert len(diagnosis[vital].mean) == len(BLOCKS[name])
+        assert all(value > 0 for value in diagnosis[vital].mean)
 
 
 def test_reduced_keys_are_pooled_kv() -> None:
@@ -169,15 +169,15 @@ def test_training_reaches_every_parameter(name: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_gradients_are_the_same_with_checkpointing(name: str) -> None:
-    found = []
+    actual = []
     for enable in (False, True):
         model = small(name)  # in eval mode: norms over batches would count a repeated pass twice
         model.set_grad_checkpointing(enable)
         model(images(name)).square().mean().backward()
-        found.append({key: p.grad for key, p in model.named_parameters() if p.grad is not None})
-    assert found[0].keys() == found[1].keys()
-    for key, grad in found[0].items():
-        torch.testing.assert_close(found[1][key], grad)
+        actual.append({key: p.grad for key, p in model.named_parameters() if p.grad is not None})
+    assert actual[0].keys() == actual[1].keys()
+    for key, grad in actual[0].items():
+        torch.testing.assert_close(actual[1][key], grad)
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -217,8 +217,8 @@ def test_what_is_not_a_number_breaks_nothing():
 def test_ten_arms_are_told_apart():
     t = trial(TEN)
     text = page(t)
-    looks = re.findall(r'<svg class="swatch (c\d)"[^>]*><path class="(dash\d)"', text)
-    assert len(set(looks)) == 10
+    swatches = re.findall(r'<svg class="swatch (c\d)"[^>]*><path class="(dash\d)"', text)
+    assert len(set(swatches)) == 10
     assert [m["letter"] for m in data_of(text)["models"]] == list("ABCDEFGHIJ")
     lines = figures_of_trial(typed(t))["depth"].axes[0].lines
     styles = {(line.get_color(), str(line.get_linestyle()), str(line._dash_pattern)) for line in lines[:19:2]}
@@ -268,9 +268,9 @@ def test_a_scale_holds_its_range(low, high):
 def test_vitals_of_training_are_means_over_seeds():
     t = trial()
     t["arms"][0]["runs"][1]["epochs"][0]["vitals"]["token_cosine"] = [0.9] * 4
-    found = next(v for v in during(typed(t)) if v["key"] == "token_cosine")
-    assert found["title"] == "token similarity"
-    arm, runs = found["by"][0], t["arms"][0]["runs"]
+    actual = next(v for v in during(typed(t)) if v["key"] == "token_cosine")
+    assert actual["title"] == "token similarity"
+    arm, runs = actual["by"][0], t["arms"][0]["runs"]
     assert arm["epochs"] == [1, 3, 5, 6] and arm["blocks"] == 4
     values = [run["epochs"][0]["vitals"]["token_cosine"][2] for run in runs]
     assert arm["mean"][0][2] == pytest.approx(sum(values) / 3, rel=1e-4)

@@ -363,8 +363,8 @@ def test_treated_modules_keep_their_type() -> None:
     assert changed == 4, "the attention and the block of both"
     first, second = model.blocks[0].attn, model.blocks[1].attn
     assert type(first) is type(second) is patched_class(type(plain.blocks[0].attn))
-    for twin in (copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
-        assert type(twin) is type(first)
+    for copied in (copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
+        assert type(copied) is type(first)
 
 
 def test_module_patches_are_created_once_and_removed_with_the_last_patch() -> None:

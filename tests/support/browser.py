@@ -18,7 +18,7 @@ Open = Callable[..., Page]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    path = next((found for name in NAMES if (found := shutil.which(name))), None)
+    path = next((actual for name in NAMES if (actual := shutil.which(name))), None)
     if path is None:
         reason = f"browser tests need Chromium: none of {', '.join(NAMES)} is on the PATH"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)

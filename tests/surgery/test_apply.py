@@ -33,10 +33,10 @@ def seen(model: nn.Module, path: str, side: str = "output") -> Tensor:
     """What the module at `path` gives out (or takes in) when the model runs, its remedies included."""
     caught: list[Tensor] = []
 
-    def look(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+    def record(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         caught.append((output if side == "output" else args[0]).detach().clone())
 
-    handle = model.get_submodule(path).register_forward_hook(look)
+    handle = model.get_submodule(path).register_forward_hook(record)
     try:
         outputs(model, "deit")
     finally:
@@ -302,7 +302,7 @@ def test_training_flags_and_random_state_do_not_change(remedy: str) -> None:
 def test_a_path_that_was_not_traced_raises(
     remedy: str, owner: type[nn.Module], passed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A remedy is never silently off: a host that takes another way than at its examination is told."""
+    """A remedy is never silently off: a host that takes another way than at its examination raises."""
     model = host("deit")
     unsmooth.apply(model, remedy)
     monkeypatch.setattr(owner, "forward", lambda self, x, *args, **kwargs: x * 2)

@@ -42,8 +42,8 @@ def images(side: int) -> Tensor:
 def check_equal(model: torch.nn.Module, state: authors.State, forward: Any, side: int = 32) -> None:
     wide = {name: value.double() for name, value in state.items()}
     with torch.no_grad():
-        found = model.double().eval()(images(side))
-    torch.testing.assert_close(found, forward(wide, images(side)), rtol=1e-9, atol=1e-9)
+        actual = model.double().eval()(images(side))
+    torch.testing.assert_close(actual, forward(wide, images(side)), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_the_references_do_see_the_remedies() -> None:
 
 def test_the_form_of_feat_scale_is_warned_about_unless_given() -> None:
     with pytest.warns(UserWarning, match=r"1\+2s.*doubled=True"):
-        told = import_checkpoint(deit_state("feat_scale"), DEIT)
+        named = import_checkpoint(deit_state("feat_scale"), DEIT)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plain = import_checkpoint(deit_state("feat_scale"), DEIT, doubled=False)
         twice = import_checkpoint(deit_state("feat_scale"), DEIT, doubled=True)
-    for (_, a), (_, b), (_, c) in zip(*(unsmooth.parts(m) for m in (told, plain, twice)), strict=True):
+    for (_, a), (_, b), (_, c) in zip(*(unsmooth.parts(m) for m in (named, plain, twice)), strict=True):
         assert torch.equal(a.s, b.s) and torch.equal(2 * b.s, c.s) and torch.equal(2 * b.t, c.t)
     for state, spec in (
         (deit_state("attn_scale"), DEIT),
@@ -138,8 +138,8 @@ def test_files_of_training_scripts_are_read(tmp_path: Path) -> None:
     save_file(state, tmp_path / "a.safetensors")
     expected = import_checkpoint(state, DEIT).state_dict()
     for name in ("a.pth", "a.safetensors"):
-        found = import_checkpoint(tmp_path / name, DEIT).state_dict()
-        assert all(torch.equal(value, expected[key]) for key, value in found.items())
+        actual = import_checkpoint(tmp_path / name, DEIT).state_dict()
+        assert all(torch.equal(value, expected[key]) for key, value in actual.items())
     average = import_checkpoint(tmp_path / "a.pth", DEIT, entry="model_ema").state_dict()
     assert torch.equal(average["norm.weight"], other["norm.weight"])
     with pytest.raises(UnsmoothError, match="unknown entry"):

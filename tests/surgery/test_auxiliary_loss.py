@@ -59,9 +59,9 @@ def output(model: nn.Module, name: str, seed: int = 1) -> Tensor:
 
 
 def term(model: nn.Module) -> Tensor:
-    found = auxiliary_loss(model)
-    assert found is not None
-    return found
+    actual = auxiliary_loss(model)
+    assert actual is not None
+    return actual
 
 
 def stored(model: nn.Module) -> list[Tensor | None]:
@@ -93,12 +93,12 @@ def test_on_a_host_it_is_the_losses_of_the_patch_tokens(name: str) -> None:
     model = training(name, "diverse_patch(cosine=0.3, contrastive=0.7)")
     seen: dict[str, np.ndarray] = {}
 
-    def look(at: str, x: Tensor) -> None:
+    def record(at: str, x: Tensor) -> None:
         tokens = x.flatten(2).mT if channels_first else x.flatten(1, -2)
         seen[at] = tokens[:, prefix:].detach().double().numpy()
 
     for at in filter(None, (first, last)):
-        hook = lambda module, args, out, at=at: look(at, out[0] if isinstance(out, tuple) else out)  # noqa: E731
+        hook = lambda module, args, out, at=at: record(at, out[0] if isinstance(out, tuple) else out)  # noqa: E731
         model.get_submodule(at).register_forward_hook(hook)
     output(model, name)
     tokens = seen[last]
@@ -125,13 +125,13 @@ def test_gradients_reach_the_host(name: str) -> None:
     model = training(name)
     output(model, name)
     term(model).backward()
-    found = gradients(model)
+    actual = gradients(model)
     last = [n for n, _ in unsmooth.parts(model)][-1].rpartition(".")[0]
     embedding = next(n for n, _ in model.named_parameters() if n.endswith(("proj.weight", "projection.weight")))
     for key in (embedding, *(n for n, _ in model.named_parameters() if n.startswith(last) and n.endswith("weight"))):
-        assert found[key].isfinite().all()
-        assert found[key].abs().max() > 0, key
-    assert not any(key.startswith(("head", "classifier", "heads")) for key in found)
+        assert actual[key].isfinite().all()
+        assert actual[key].abs().max() > 0, key
+    assert not any(key.startswith(("head", "classifier", "heads")) for key in actual)
 
 
 def test_it_makes_tokens_differ() -> None:
@@ -239,13 +239,13 @@ def test_accumulated_gradients_add_up() -> None:
 def test_copies_have_no_tokens_and_their_own_loss() -> None:
     model = training("deit")
     output(model, "deit")
-    twin, average = copy.deepcopy(model), ModelEmaV3(model, decay=0.5)
+    copied, average = copy.deepcopy(model), ModelEmaV3(model, decay=0.5)
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
     loaded = torch.load(file, weights_only=False)
     wanted = term(model).item()
-    for other in (twin, average.module, loaded):
+    for other in (copied, average.module, loaded):
         other.train()
         with pytest.raises(UnsmoothError, match="saw no forward pass"):
             auxiliary_loss(other)
@@ -253,7 +253,7 @@ def test_copies_have_no_tokens_and_their_own_loss() -> None:
         assert stored(model) == [None, None], "a copy keeps its own"
         assert term(other).item() == wanted
     average.update(model)
-    unsmooth.remove(twin)
+    unsmooth.remove(copied)
     assert len(stored(model)) == 2
 
 
@@ -292,10 +292,11 @@ def test_gradient_checkpointing(name: str, early_stop: bool) -> None:
         assert all(x is None for x in stored(model)), "blocks that run again in the backward pass keep nothing"
 
 
-def test_reentrant_checkpointing_raises_instead_of_dropping_the_loss() -> None:
-    model = training("hf_vit")
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
-    out = output(model, "hf_vit")
+def test_reentrant_checkpointing_raises_instead_of_dropping_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timm.layers.config._USE_REENTRANT_CKPT", True)
+    model = training("deit")
+    model.set_grad_checkpointing()
+    out = output(model, "deit")
     with pytest.raises(UnsmoothError, match="use_reentrant=False"):
         auxiliary_loss(model)
     out.sum().backward()
@@ -327,10 +328,10 @@ def test_half_precision_is_measured_in_single() -> None:
         assert term(model).item() == pytest.approx(wanted, rel=0.05)
     model.bfloat16()
     model(batch("deit")["image"].bfloat16())
-    found = term(model)
-    assert found.dtype == torch.float32
-    assert found.item() == pytest.approx(wanted, rel=0.05)
-    found.backward()
+    actual = term(model)
+    assert actual.dtype == torch.float32
+    assert actual.item() == pytest.approx(wanted, rel=0.05)
+    actual.backward()
     assert all(value.isfinite().all() for value in gradients(model).values())
 
 

@@ -125,14 +125,14 @@ def test_copies_are_independent(name: str, case: str) -> None:
     """A deep copy uses its own parameters, and can be undone without touching the original."""
     model = treat(host(name), case)
     want = outputs(model, name)
-    twin = copy.deepcopy(model)
-    assert torch.equal(outputs(twin, name), want)
-    for _, part in unsmooth.parts(twin):
+    copied = copy.deepcopy(model)
+    assert torch.equal(outputs(copied, name), want)
+    for _, part in unsmooth.parts(copied):
         for parameter in part.parameters():
             parameter.data.mul_(-1.5)
     assert torch.equal(outputs(model, name), want)
-    unsmooth.remove(twin)
-    assert torch.equal(outputs(twin, name), outputs(host(name), name))
+    unsmooth.remove(copied)
+    assert torch.equal(outputs(copied, name), outputs(host(name), name))
     assert torch.equal(outputs(model, name), want)
 
 

@@ -92,16 +92,16 @@ def test_graying_lets_what_is_seen_depend_on_what_is_hidden():
 def test_the_loss_is_the_squared_error_of_hidden_patches():
     model = trained(HOST)
     images, noise = torch.randn(2, 1, 8, 8), torch.rand(2, 16)
-    found = model(pixel_values=images, noise=noise)
+    actual = model(pixel_values=images, noise=noise)
     errors = []
-    for image, draw, drawn in zip(images.numpy()[:, 0], noise.numpy(), found.logits.detach().numpy(), strict=True):
+    for image, draw, drawn in zip(images.numpy()[:, 0], noise.numpy(), actual.logits.detach().numpy(), strict=True):
         patches = [image[i : i + 2, j : j + 2].ravel() for i in range(0, 8, 2) for j in range(0, 8, 2)]
         for hidden in np.argsort(draw)[4:]:
             pixels = patches[hidden]
             wanted = (pixels - pixels.mean()) / np.sqrt(pixels.var(ddof=1) + 1e-6)
             errors.append(np.mean((drawn[hidden] - wanted) ** 2))
     assert len(errors) == 24
-    assert found.loss.item() == pytest.approx(np.mean(errors), rel=1e-5)
+    assert actual.loss.item() == pytest.approx(np.mean(errors), rel=1e-5)
 
 
 def test_the_score_is_that_loss_under_the_mask_of_each_place():
@@ -132,8 +132,8 @@ def test_masks_are_of_the_items_seed_and_of_nothing_else():
     assert torch.equal(items[(3, None)].noise, items[(3, None)].noise)
     assert not torch.equal(items[(3, None)].noise, items[(4, None)].noise)
     batch = items.collate([one, other])
-    assert [len(part) for part in batch.parts(2)] == [1, 1]
-    assert torch.equal(batch.parts(2)[1].noise[0], other.noise)
+    assert [len(part) for part in batch.microbatches(2)] == [1, 1]
+    assert torch.equal(batch.microbatches(2)[1].noise[0], other.noise)
 
 
 def test_from_scratch_the_weights_are_maes():

@@ -31,11 +31,11 @@ class Said(nn.Module):
         return x.flatten(1)[:, : self.classes] * self.one
 
 
-def said(logits: Any, labels: Any, size: int = 4, places: Any = None) -> list[ImageBatch]:
+def said(logits: Any, labels: Any, size: int = 4, indices: Any = None) -> list[ImageBatch]:
     """Batches whose images hold these logits."""
     x = torch.as_tensor(np.asarray(logits), dtype=torch.float32)[:, None, None]
     y = torch.as_tensor(np.asarray(labels))
-    at = torch.arange(len(x)) if places is None else torch.as_tensor(places)
+    at = torch.arange(len(x)) if indices is None else torch.as_tensor(indices)
     return [ImageBatch(x[i : i + size], y[i : i + size], at[i : i + size]) for i in range(0, len(x), size)]
 
 
@@ -44,12 +44,12 @@ def said(logits: Any, labels: Any, size: int = 4, places: Any = None) -> list[Im
 
 @pytest.mark.parametrize(("successes", "total"), [(0, 1), (1, 1), (0, 50), (50, 50), (7, 10), (613, 1000), (1, 50_000)])
 def test_the_wilson_interval_solves_its_quadratic(successes: int, total: int) -> None:
-    found = wilson_interval(np.arange(total) < successes)
+    interval = wilson_interval(np.arange(total) < successes)
     # (share − p)² = z² p (1 − p) / n, as a polynomial in p
     share, z2 = successes / total, norm.ppf(0.975) ** 2 / total
     roots = sorted(np.roots([1 + z2, -2 * share - z2, share**2]).real)
-    np.testing.assert_allclose(found, roots, atol=1e-7)
-    assert 0 <= found[0] <= share <= found[1] <= 1
+    np.testing.assert_allclose(interval, roots, atol=1e-7)
+    assert 0 <= interval[0] <= share <= interval[1] <= 1
 
 
 # Scores
@@ -61,34 +61,34 @@ def test_scores_are_numpys(classes: int, among: str | None) -> None:
     rng = np.random.default_rng(classes)
     chosen = np.arange(classes) if among is None else np.sort(rng.permutation(classes)[: max(2, classes // 2)])
     logits, labels = rng.normal(size=(23, classes)), rng.choice(chosen, 23)
-    found = score(Said(classes), said(logits, labels), None if among is None else chosen.tolist())
+    scores = score(Said(classes), said(logits, labels), None if among is None else chosen.tolist())
     logits = logits.astype(np.float32)
     order = chosen[np.argsort(-logits[:, chosen], 1)]
-    np.testing.assert_array_equal(found.predicted, order[:, 0])
-    np.testing.assert_array_equal(found.correct, order[:, 0] == labels)
-    row = found.row("x")
+    np.testing.assert_array_equal(scores.predicted, order[:, 0])
+    np.testing.assert_array_equal(scores.correct, order[:, 0] == labels)
+    row = scores.row("x")
     if len(chosen) < 5:
-        assert found.correct5 is None and row["top5"] is None and row["top5_interval"] is None
+        assert scores.correct5 is None and row["top5"] is None and row["top5_interval"] is None
     else:
         right = (order[:, :5] == labels[:, None]).any(1)
-        assert found.correct5 is not None
-        np.testing.assert_array_equal(found.correct5, right)
+        assert scores.correct5 is not None
+        np.testing.assert_array_equal(scores.correct5, right)
         assert row["top5"] == right.mean() and row["top5_interval"] == wilson_interval(right)
     at = np.searchsorted(chosen, labels)
     loss = -log_softmax(logits[:, chosen], axis=1)[np.arange(23), at]
-    assert found.loss is not None
-    np.testing.assert_allclose(found.loss, loss, rtol=1e-5)
+    assert scores.loss is not None
+    np.testing.assert_allclose(scores.loss, loss, rtol=1e-5)
     assert row["loss"] == pytest.approx(loss.mean(), rel=1e-6)
-    assert row["top1"] == found.correct.mean() and row["top1_interval"] == wilson_interval(found.correct)
+    assert row["top1"] == scores.correct.mean() and row["top1_interval"] == wilson_interval(scores.correct)
     assert (row["images"], row["classes"]) == (23, len(chosen))
 
 
 def test_scores_come_in_order_of_place_and_parts_join() -> None:
     rng = np.random.default_rng(0)
-    logits, labels, places = rng.normal(size=(11, 6)), rng.integers(0, 6, 11), rng.permutation(11)
-    mixed = score(Said(6), said(logits, labels, places=places))
-    straight = score(Said(6), said(logits[np.argsort(places)], labels[np.argsort(places)], size=11))
-    batches = said(logits, labels, size=3, places=places)
+    logits, labels, indices = rng.normal(size=(11, 6)), rng.integers(0, 6, 11), rng.permutation(11)
+    mixed = score(Said(6), said(logits, labels, indices=indices))
+    straight = score(Said(6), said(logits[np.argsort(indices)], labels[np.argsort(indices)], size=11))
+    batches = said(logits, labels, size=3, indices=indices)
     joined = merge_scores([score(Said(6), batches[::2]), score(Said(6), batches[1::2])])
     for other in (straight, joined):
         for name in ("indices", "labels", "ranked", "loss"):
@@ -100,10 +100,10 @@ def test_logits_that_are_not_finite_are_wrong_and_counted() -> None:
     logits = np.eye(6)[[0, 1, 2]]
     logits[1, 4] = np.nan
     logits[2, 2] = np.inf
-    found = score(Said(6), said(logits, [0, 1, 2]))
-    assert found.correct.tolist() == [True, False, False] and found.predicted.tolist() == [0, NONE, NONE]
-    assert found.correct5 is not None and found.correct5.tolist() == [True, False, False]
-    row = found.row("x")
+    scores = score(Said(6), said(logits, [0, 1, 2]))
+    assert scores.correct.tolist() == [True, False, False] and scores.predicted.tolist() == [0, NONE, NONE]
+    assert scores.correct5 is not None and scores.correct5.tolist() == [True, False, False]
+    row = scores.row("x")
     assert row["not_finite"] == 2 and row["loss"] is None
 
 
@@ -118,17 +118,17 @@ def test_changes_see_each_batch_once() -> None:
     def shifted(images: Tensor, labels: Tensor) -> Tensor:
         return images.roll(1, -1)
 
-    found = score_each(Said(3), batches(), {"as it is": None, "shifted": shifted})
-    assert found["as it is"].predicted.tolist() == [0, 1, 2] and found["shifted"].predicted.tolist() == [1, 2, 0]
+    scores = score_each(Said(3), batches(), {"as it is": None, "shifted": shifted})
+    assert scores["as it is"].predicted.tolist() == [0, 1, 2] and scores["shifted"].predicted.tolist() == [1, 2, 0]
     assert read == [2, 1]
 
 
 def test_skipped_images_are_named_and_none_left_is_an_error() -> None:
     batches = said(np.eye(3), [0, 1, 2])
     empty = ImageBatch(torch.empty(0), torch.tensor([]), torch.tensor([]), {"a.png": "the file is empty"})
-    told: list[int] = []
-    found = score(Said(3), [empty, *batches], progress=told.append)
-    assert found.skipped == {"a.png": "the file is empty"} and found.images == 3 and told == [1, 3]
+    reported: list[int] = []
+    scores = score(Said(3), [empty, *batches], progress=reported.append)
+    assert scores.skipped == {"a.png": "the file is empty"} and scores.images == 3 and reported == [1, 3]
     with pytest.raises(UnsmoothError, match=r"all 1 are broken. First: a\.png: the file is empty"):
         score(Said(3), [empty])
 

@@ -346,7 +346,6 @@ def test_mistakes_are_found_when_the_task_is_opened(spec, options, fields, messa
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [
-        ("convmixer_768_32", {"crop": "32"}, "convmixer_768_32 does not provide intermediate feature maps"),
         (VIT.replace("img_size=32", "img_size=36"), {}, "multiple of 8 .*got 36.* Use --option crop=32 or crop=40"),
         (VIT.replace("depth=4", "depth=1"), {}, "has a single feature map"),
         (HOSTS["cait"], {"mode": "whole"}, "only accepts images of 32 × 32 pixels. Use mode=slide"),
@@ -358,6 +357,12 @@ def test_mistakes_are_found_when_the_task_is_opened(spec, options, fields, messa
 def test_hosts_that_cannot_be_segmented_with(spec, options, message):
     with pytest.raises(UnsmoothError, match=message):
         small(spec, **options)
+
+
+def test_a_host_without_intermediate_features_cannot_be_segmented_with(monkeypatch):
+    monkeypatch.setattr("timm.models.VisionTransformer.forward_intermediates", None)
+    with pytest.raises(UnsmoothError, match="vit_tiny_patch16_224 does not provide intermediate feature maps"):
+        small(VIT)
 
 
 def test_other_refusals(tmp_path, monkeypatch):

@@ -48,8 +48,8 @@ def test_annotations_become_labels(tmp_path):
     values = np.array([[0, 1, 2], [150, 255, 7]], dtype=np.uint8)
     path = tmp_path / "a.png"
     Image.fromarray(values).save(path)
-    found = np.asarray(read_labels(path, "a.png", SegmentationOptions()))
-    assert found.tolist() == [[IGNORE, 0, 1], [149, IGNORE, 6]]
+    actual = np.asarray(read_labels(path, "a.png", SegmentationOptions()))
+    assert actual.tolist() == [[IGNORE, 0, 1], [149, IGNORE, 6]]
     kept = np.asarray(read_labels(path, "a.png", SegmentationOptions(reduce_zero_label=False, classes=256, ignore=7)))
     assert kept.tolist() == [[0, 1, 2], [150, 255, IGNORE]]
     Image.fromarray(values.astype(np.uint16) * 100).save(path)  # more classes than a byte holds
@@ -197,14 +197,14 @@ def test_evaluation_views_are_whole(root):
     batch = next(iter(evaluation_batches(items(root, "val"), 3)))
     assert [tuple(x.shape) for x in batch.full_images] == [(3, 32, 38)] * 3
     assert batch.images.shape == (3, 3, 32, 32) and torch.equal(batch.images[0], batch.full_images[0][:, :, 3:35])
-    assert [len(part) for part in batch.parts(2)] == [2, 1]
+    assert [len(part) for part in batch.microbatches(2)] == [2, 1]
     assert batch.to(torch.device("cpu")).labels[0].shape == (40, 48)
 
 
 def test_training_batches_are_cut_into_parts(root):
     batch = next(TrainingBatches(items(root), 4, seed=0).from_step(0, 0))
     assert batch.images.shape == (4, 3, 32, 32) and batch.labels.shape == (4, 32, 32) and len(batch) == 4
-    parts = batch.to(torch.device("cpu")).parts(2)
+    parts = batch.to(torch.device("cpu")).microbatches(2)
     assert torch.equal(torch.cat([part.labels for part in parts]), batch.labels)
 
 

@@ -29,9 +29,9 @@ def pictures(seed=0, classes=CLASSES):
         yield truth, said
 
 
-def scored(found):
+def scored(actual):
     score = SegmentationScore.empty(CLASSES)
-    for truth, said in found:
+    for truth, said in actual:
         score.add(torch.from_numpy(truth).int(), torch.from_numpy(said))
     return score
 

@@ -151,13 +151,13 @@ def test_padding_is_zero_and_masked():
 def test_padding_changes_nothing_without_broadcast_and_is_in_its_mean(vqa_data):
     def logits(spec):
         model = look_trained(opened(vqa_data, spec).model).eval()
-        found = []
+        actual = []
         for turn in range(2):
             task = opened(vqa_data)
             batch = task.val.collate([task.val[(3, None)], *([task.val[(0, None)]] if turn else [])])
             torch.manual_seed(turn)
-            found.append(model(**batch.inputs()).logits[0])
-        return found
+            actual.append(model(**batch.inputs()).logits[0])
+        return actual
 
     alone, beside = logits(HOST)
     assert torch.allclose(alone, beside, atol=1e-5)
@@ -253,11 +253,11 @@ def test_what_is_saved_is_loaded_bit_for_bit(vqa_data, tmp_path):
     assert again.text.pieces == task.text.pieces
     assert same_state(dict(model.state_dict()), dict(again.model.state_dict()))
     batch = task.val.collate([task.val[(place, None)] for place in range(4)])
-    found = []
+    actual = []
     for one in (model, again.model.eval()):
         torch.manual_seed(0)
-        found.append(one(**batch.inputs()).logits)
-    assert torch.equal(*found)
+        actual.append(one(**batch.inputs()).logits)
+    assert torch.equal(*actual)
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".safetensors", ".txt"}
     assert [part.name for part in unsmooth.applied(again.model.vilt).remedies] == ["context_broadcast", "attn_scale"]
     question = task.splits["val"].questions[0]
@@ -283,8 +283,8 @@ def test_weights_to_start_from_bring_their_words_and_their_head_if_the_answers_a
         TaskRequest(HOST + "+attn_scale", vqa_data, recipe, 1, checkpoint=tmp_path / "first", options=options)
     )
     checkpoint.build()
-    found = dict(checkpoint.model.state_dict())
-    assert all(torch.equal(found[name], own[name]) for name in own)
+    actual = dict(checkpoint.model.state_dict())
+    assert all(torch.equal(actual[name], own[name]) for name in own)
 
     # As many answers, but others: no row of the head may be taken for another answer's.
     config = json.loads((tmp_path / "first" / "config.json").read_text())

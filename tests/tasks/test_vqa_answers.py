@@ -85,10 +85,10 @@ def test_every_contraction_lacks_one_apostrophe():
 
 
 def test_targets_rise_by_three_tenths():
-    places = {"yes": 0, "no": 1, "2": 2, "cat": 3}
+    indices = {"yes": 0, "no": 1, "2": 2, "cat": 3}
     given = ["Yes"] * 4 + ["no"] * 3 + ["two"] + ["The cat", "cat"]
-    assert targets(given, places) == pytest.approx({0: 1.0, 1: 0.9, 2: 0.3, 3: 0.6})
-    assert targets(["dog"] * 10, places) == {}
+    assert targets(given, indices) == pytest.approx({0: 1.0, 1: 0.9, 2: 0.3, 3: 0.6})
+    assert targets(["dog"] * 10, indices) == {}
 
 
 def test_the_vocabulary_has_what_is_often_the_majority():

@@ -42,8 +42,8 @@ def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
     settings = json.loads((tmp_path / "run.json").read_text())
     assert settings["recipe"]["lr"] == 5e-3 and settings["spec"] == HOST
     model = unsmooth.load(tmp_path / "last")
-    found = unsmooth.evaluate(model, "digits")  # the whole split, of which the run saw 40 images
-    assert found["validation"].images == 359
+    evaluation = unsmooth.evaluate(model, "digits")  # the whole split, of which the run saw 40 images
+    assert evaluation["validation"].images == 359
     with np.load(tmp_path / "scores.npz") as scores:
         assert scores["correct"].mean() == pytest.approx(result["top1"])
 
@@ -120,7 +120,7 @@ def test_distillation_against_numpy(kind):
     recipe = small(distillation=kind, teacher=HOST, distillation_tau=2.0)
     student = preprocessing(teacher)
     images, logits = torch.randn(6, 1, 8, 8), torch.randn(6, 10)
-    found = Distillation(teacher, student, recipe, 10)(images, logits).item()
+    actual = Distillation(teacher, student, recipe, 10)(images, logits).item()
 
     def log_softmax(x):
         x = x - x.max(axis=1, keepdims=True)
@@ -134,7 +134,7 @@ def test_distillation_against_numpy(kind):
     else:
         p, q = log_softmax(wanted / 2), log_softmax(ours / 2)
         expected = 4 * (np.exp(p) * (p - q)).sum(axis=1).mean()
-    assert found == pytest.approx(expected, rel=1e-4)
+    assert actual == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_distilled_host_trains_two_heads(tmp_path):
@@ -219,10 +219,10 @@ def test_any_optimiser_comes_back_whole(tmp_path, optimizer):
         model(torch.randn(2, 1, 8, 8)).square().mean().backward()
         made.step()
     write_state(tmp_path / "s.safetensors", {"optimizer": made.state_dict(), "other": [1, 2.5, None, "x", (3,)]})
-    found = read_state(tmp_path / "s.safetensors")
-    assert found["other"] == [1, 2.5, None, "x", (3,)]
+    state = read_state(tmp_path / "s.safetensors")
+    assert state["other"] == [1, 2.5, None, "x", (3,)]
     again = make_optimizer(model, small(optimizer=optimizer))
-    again.load_state_dict(found["optimizer"])
+    again.load_state_dict(state["optimizer"])
     assert same_state(again.state_dict(), made.state_dict())
 
 

@@ -37,26 +37,26 @@ def trial(tmp_path_factory):
 
 
 def test_a_trial_has_all_that_it_promises(trial):
-    out, found = trial
-    assert found.keys() == ["plain", "attn_scale", "context_broadcast"]
-    assert (found.data.train, found.data.val, found.data.classes) == (128, 40, 10)
-    for arm in found.arms:
+    out, actual = trial
+    assert actual.keys() == ["plain", "attn_scale", "context_broadcast"]
+    assert (actual.data.train, actual.data.val, actual.data.classes) == (128, 40, 10)
+    for arm in actual.arms:
         tops = [run.top1 for run in arm.runs]
         assert arm.top1.mean == pytest.approx(np.mean(tops))
         assert arm.top1.sd == pytest.approx(np.std(tops, ddof=1))
         assert arm.parameters > 1000 and arm.flops > arm.parameters
         assert arm.inference.images_per_second > 0 and arm.training.ratio.low > 0
         assert set(arm.robustness) == {"occlusion 0.25", "occlusion 0.5", "fgsm 1"}
-        assert len(arm.diagnosis["vitals"]["token_cosine"]["parts"][""]) == 2
+        assert arm.diagnosed is not None and len(arm.diagnosed["token_cosine"]) == 2
         assert [len(run.epochs) for run in arm.runs] == [1, 1]
-    assert found.arms[1].parameters - found.arms[0].parameters == 4
-    assert found.verdict.text in (out / "report.html").read_text()
-    assert Trial.from_json(out / "trial.json") == found
-    assert json.loads((out / "trial.json").read_text()) == found.to_dict()
+    assert actual.arms[1].parameters - actual.arms[0].parameters == 4
+    assert actual.verdict.text in (out / "report.html").read_text()
+    assert Trial.from_json(out / "trial.json") == actual
+    assert json.loads((out / "trial.json").read_text()) == actual.to_dict()
     assert load_recipe(out / "recipe.toml") == load_recipe("small", FIELDS)
-    assert "plain" in str(found) and "difference, points" in str(found)
+    assert "plain" in str(actual) and "difference, points" in str(actual)
     with pytest.raises(UnsmoothError, match=r"unknown arm of this trial 'atn_scale'\. Did you mean 'attn_scale'"):
-        found["atn_scale"]
+        actual["atn_scale"]
 
 
 def test_recorded_trials_still_load():
@@ -67,7 +67,7 @@ def test_recorded_trials_still_load():
 
 
 def test_differences_are_paired_by_seed_and_image(trial):
-    out, found = trial
+    out, actual = trial
     right = {}
     for arm in plan_arms(SPECS):
         runs = []
@@ -76,15 +76,15 @@ def test_differences_are_paired_by_seed_and_image(trial):
                 runs.append(file["correct"])
         right[arm.name] = np.array(runs)
     for name in ("attn_scale", "context_broadcast"):
-        assert found[name].difference == paired_difference(right[name], right["plain"])
+        assert actual[name].difference == paired_difference(right[name], right["plain"])
 
 
 def test_arms_start_alike_and_see_the_same_images(trial, tmp_path):
     """An arm of a trial is what the same run alone gives, and a remedy that never moves gives the plain host's run."""
-    _, found = trial
+    _, actual = trial
     alone = small_run(tmp_path, HOST, FIELDS, seed=1)
-    assert alone["top1"] == found["plain"].runs[1].top1
-    assert alone["loss"] == found["plain"].runs[1].loss
+    assert alone["top1"] == actual["plain"].runs[1].top1
+    assert alone["loss"] == actual["plain"].runs[1].loss
 
 
 def test_an_arm_can_have_recipe_fields_of_its_own_and_the_report_says_so(tmp_path):
@@ -103,10 +103,10 @@ def test_an_arm_can_have_recipe_fields_of_its_own_and_the_report_says_so(tmp_pat
 
 
 def test_what_is_done_is_not_done_again(trial, monkeypatch):
-    out, found = trial
+    out, actual = trial
     monkeypatch.setattr("unsmooth.trials.runner.train", None)
     again = small_trial(out, specs=SPECS[:2])
-    assert again["attn_scale"].runs == found["attn_scale"].runs
+    assert again["attn_scale"].runs == actual["attn_scale"].runs
 
 
 def test_a_failed_run_is_reported_and_left_out(tmp_path, monkeypatch):
@@ -121,23 +121,23 @@ def test_a_failed_run_is_reported_and_left_out(tmp_path, monkeypatch):
         step(self, batch)
 
     monkeypatch.setattr(trainer.Trainer, "_step", breaks)
-    found = small_trial(tmp_path, specs=SPECS[:2])
-    arm = found["attn_scale"]
+    actual = small_trial(tmp_path, specs=SPECS[:2])
+    arm = actual["attn_scale"]
     assert arm.top1.runs[1] is None and arm.top1.mean == arm.top1.runs[0]
     assert "block 1 broke first" in arm.runs[1].failed
     assert arm.difference.by_seed[1] is None and arm.difference.by_seed[0] is not None
-    assert any("1 of 2 runs failed (seed 1)" in line for line in found.verdict.lines)
-    assert "did not finish with every seed" in found.verdict.text and "better" not in found.verdict.text
+    assert any("1 of 2 runs failed (seed 1)" in line for line in actual.verdict.lines)
+    assert "did not finish with every seed" in actual.verdict.text and "better" not in actual.verdict.text
     assert "seed 1" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.slow
 def test_runs_side_by_side_are_the_runs_one_by_one(trial, tmp_path):
-    _, found = trial
+    _, actual = trial
     reports = []
     side = small_trial(tmp_path, specs=SPECS[:2], jobs=2, on_progress=lambda *report: reports.append(report))
     for name in ("plain", "attn_scale"):
-        for one, other in zip(side[name].runs, found[name].runs, strict=True):
+        for one, other in zip(side[name].runs, actual[name].runs, strict=True):
             assert one.top1 == other.top1
             assert one.loss == pytest.approx(other.loss, rel=1e-5)
     assert {name for name, *_ in reports} == {
@@ -182,7 +182,7 @@ def test_names_are_as_short_as_they_can_be():
         ({"seeds": 0}, "at least 1"),
         ({"jobs": 0}, "at least 1"),
         ({"confidence": 1.0}, "confidence must be"),
-        ({"epoch": 3}, "unknown option of compare 'epoch'"),
+        ({"epoch": 3}, "unknown setting of compare or recipe field 'epoch'"),
         ({"vitals": "bogus"}, "unknown vital"),
         ({"train_images": 16}, "fewer than one batch of 32"),
     ],

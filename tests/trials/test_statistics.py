@@ -25,11 +25,11 @@ def correct(chance, seeds, images, base, effect=0.0, seed_sd=0.0):
 def test_one_seed_is_the_paired_bootstrap_over_images():
     chance = np.random.default_rng(1)
     ours, base = correct(chance, 1, 500, 0.6, 0.05)
-    found = paired_difference(ours, base)
+    difference = paired_difference(ours, base)
     d = ours[0].astype(float) - base[0]
     draws = [d[chance.integers(0, 500, 500)].mean() for _ in range(10_000)]
-    assert found.mean == pytest.approx(d.mean())
-    assert (found.low, found.high) == pytest.approx(np.quantile(draws, [0.025, 0.975]), abs=3e-3)
+    assert difference.mean == pytest.approx(d.mean())
+    assert (difference.low, difference.high) == pytest.approx(np.quantile(draws, [0.025, 0.975]), abs=3e-3)
 
 
 def test_seeds_alone_give_the_t_interval():
@@ -38,11 +38,11 @@ def test_seeds_alone_give_the_t_interval():
     images = 100
     base = np.zeros((8, images), dtype=bool)
     ours = np.arange(images) < (by_seed[:, None] * images)
-    found = paired_difference(ours, base)
+    difference = paired_difference(ours, base)
     half = stats.t.ppf(0.975, 7) * by_seed.std(ddof=1) / np.sqrt(8)
     seeds_only = (by_seed.mean() - half, by_seed.mean() + half)
-    assert found.low <= seeds_only[0] + 0.003
-    assert found.high >= seeds_only[1] - 0.003
+    assert difference.low <= seeds_only[0] + 0.003
+    assert difference.high >= seeds_only[1] - 0.003
 
 
 @pytest.mark.parametrize(("seeds", "seed_sd"), [(3, 0.0), (3, 0.03), (5, 0.02)])
@@ -51,8 +51,8 @@ def test_the_interval_covers_a_difference_as_often_as_it_says(seeds, seed_sd):
     hits = 0
     for _ in range(200):
         ours, base = correct(chance, seeds, 400, 0.5, 0.04, seed_sd)
-        found = paired_difference(ours, base, draws=1000)
-        hits += found.low <= 0.04 <= found.high
+        difference = paired_difference(ours, base, draws=1000)
+        hits += difference.low <= 0.04 <= difference.high
     assert hits / 200 >= 0.92  # 0.95 within the error of 200 trials; more is allowed: it errs on the wide side
 
 
@@ -73,7 +73,7 @@ def test_words():
     chance = np.random.default_rng(0)
     base = chance.random((3, 2000)) < 0.5
     better = base | (chance.random((3, 2000)) < 0.2)
-    found = paired_difference(better, base)
-    assert found.shown and found.text.startswith("+") and "points (" in found.text
+    difference = paired_difference(better, base)
+    assert difference.shown and difference.text.startswith("+") and "points (" in difference.text
     assert paired_difference(base, better).text.startswith("−")
     assert paired_difference(base, chance.random((3, 2000)) < 0.5).text.startswith("no difference shown (−")

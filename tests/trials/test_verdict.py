@@ -38,18 +38,18 @@ def test_one_sentence(others, text):
 
 
 def test_an_arm_that_failed_with_a_seed_is_never_better():
-    found = verdict(arm("a", 0.3, failed=(0, 2)))
-    assert found.text.startswith("a did not finish with every seed")
-    assert found.lines[1] == "a: 50.0 ± 1.0 % top-1, the text; 2 of 3 runs failed (seed 0, 2): block 1 went first."
+    actual = verdict(arm("a", 0.3, failed=(0, 2)))
+    assert actual.text.startswith("a did not finish with every seed")
+    assert actual.lines[1] == "a: 50.0 ± 1.0 % top-1, the text; 2 of 3 runs failed (seed 0, 2): block 1 went first."
     assert "better" not in verdict(arm("a", 0.3), failed=(1,)).text
 
 
 def test_one_seed_speaks_of_runs_not_of_methods():
-    found = verdict(arm("a", 0.3, seeds=1), seeds=1)
-    assert found.text == "a did better than plain in the only run on this data and budget, with 1 seed."
-    assert "luck" in found.lines[-1]
+    actual = verdict(arm("a", 0.3, seeds=1), seeds=1)
+    assert actual.text == "a did better than plain in the only run on this data and budget, with 1 seed."
+    assert "luck" in actual.lines[-1]
 
 
 def test_nothing_to_compare_with():
-    found = verdict(failed=(0, 1, 2))
-    assert "nothing to compare with" in found.text and "3 of 3 runs failed" in found.lines[0]
+    actual = verdict(failed=(0, 1, 2))
+    assert "nothing to compare with" in actual.text and "3 of 3 runs failed" in actual.lines[0]

@@ -86,8 +86,8 @@ def pixels_between(patches: int, size: tuple[int, int]) -> Array:
     """Distances between patch centres, by hand: rows and columns as near to the image's shape as they divide."""
     rows = next(r for r in range(patches, 0, -1) if patches % r == 0 and r * r * size[1] <= patches * size[0])
     columns = patches // rows
-    places = [((r + 0.5) * size[0] / rows, (c + 0.5) * size[1] / columns) for r in range(rows) for c in range(columns)]
-    return np.array([[math.dist(a, b) for b in places] for a in places])
+    centres = [((r + 0.5) * size[0] / rows, (c + 0.5) * size[1] / columns) for r in range(rows) for c in range(columns)]
+    return np.array([[math.dist(a, b) for b in centres] for a in centres])
 
 
 def attention_distance(a: Array) -> Parts:
@@ -151,12 +151,12 @@ def measured(key: str, given: Any) -> Parts:
     given = torch.as_tensor(given)
     grid = grid_of(given.shape[-1], SIZE)
     extra = (distances(grid, SIZE),) if key == "attention_distance" and grid else ()
-    found = vitals.get(key).measure(given, *extra)
-    found = found if isinstance(found, dict) else {"": found}
-    for value in found.values():
+    actual = vitals.get(key).measure(given, *extra)
+    actual = actual if isinstance(actual, dict) else {"": actual}
+    for value in actual.values():
         assert value.shape[:2] == given.shape[:2]
         assert value.dtype in (torch.float32, torch.float64)
-    return {part: value.double().numpy() for part, value in found.items()}
+    return {part: value.double().numpy() for part, value in actual.items()}
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -166,15 +166,15 @@ def measured(key: str, given: Any) -> Parts:
 def test_each_vital_is_its_equation(key: str, shape: tuple[int, int, int, int], omega: float, dtype: str) -> None:
     """Also for half precision, where rows no longer sum to one: what comes in is rounded, what is made of it not."""
     given = torch.as_tensor(arguments(key, shape, 1, omega)).to(getattr(torch, dtype))
-    found, exact = measured(key, given), given.double().numpy()
+    actual, exact = measured(key, given), given.double().numpy()
     for image in range(shape[0]):
         for head in range(shape[1]):
             wanted = REFERENCES[key](exact[image, head])
-            assert found.keys() == wanted.keys()
+            assert actual.keys() == wanted.keys()
             for part, value in wanted.items():
                 rtol, atol = TOLERANCE[dtype]
                 rtol = ROUGH.get(key, rtol)
-                np.testing.assert_allclose(found[part][image, head], value, rtol, atol, err_msg=f"{key} {part}")
+                np.testing.assert_allclose(actual[part][image, head], value, rtol, atol, err_msg=f"{key} {part}")
 
 
 # Closed forms
@@ -268,9 +268,9 @@ def closed_forms() -> Iterator[Any]:
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("key", "a", "wanted"), closed_forms())
 def test_closed_forms(key: str, a: Array, wanted: Parts, dtype: type) -> None:
-    found = measured(key, a.astype(dtype))
+    values = measured(key, a.astype(dtype))
     for part, value in wanted.items():
-        np.testing.assert_allclose(found[part][0, 0], value, rtol=ROUGH.get(key, 1e-6), atol=1e-6, err_msg=part)
+        np.testing.assert_allclose(values[part][0, 0], value, rtol=ROUGH.get(key, 1e-6), atol=1e-6, err_msg=part)
 
 
 @pytest.mark.parametrize(("key", "part"), [("attention_entropy", "others"), ("attention_asymmetry", "off_diagonal")])
@@ -322,11 +322,11 @@ seeds, omegas = st.integers(0, 10**6), st.sampled_from([0.0, 0.5, 5.0, -0.9])
 @given(shape=SHAPES, seed=seeds, omega=omegas, half=st.booleans())
 def test_values_stay_in_their_range(key: str, shape: Any, seed: int, omega: float, half: bool) -> None:
     given_ = torch.as_tensor(arguments(key, shape, seed, omega))
-    found, vital = measured(key, given_.bfloat16() if half else given_), vitals.get(key)
-    assert vital.low is None or (found[""] >= vital.low - 1e-6).all()
-    assert vital.high is None or (found[""] <= vital.high + 1e-6).all()
-    for part in {"share", "negative"} & found.keys():
-        assert ((found[part] >= 0) & (found[part] <= 1 + 1e-6)).all()
+    actual, vital = measured(key, given_.bfloat16() if half else given_), vitals.get(key)
+    assert vital.low is None or (actual[""] >= vital.low - 1e-6).all()
+    assert vital.high is None or (actual[""] <= vital.high + 1e-6).all()
+    for part in {"share", "negative"} & actual.keys():
+        assert ((actual[part] >= 0) & (actual[part] <= 1 + 1e-6)).all()
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key not in ("attention_distance", "equivalent_rank")])
@@ -338,12 +338,12 @@ def test_the_order_of_the_tokens_does_not_matter(key: str, shape: Any, seed: int
     rng = np.random.default_rng(seed)
     queries = rng.permutation(a.shape[-2])
     keys = queries if key in SQUARE else rng.permutation(a.shape[-1])
-    found, wanted = measured(key, a[..., queries, :][..., keys]), measured(key, a)
-    for part in found.keys() - {"curve", "others"}:
-        np.testing.assert_allclose(found[part], wanted[part], rtol=1e-7, atol=1e-8, err_msg=part)
+    actual, wanted = measured(key, a[..., queries, :][..., keys]), measured(key, a)
+    for part in actual.keys() - {"curve", "others"}:
+        np.testing.assert_allclose(actual[part], wanted[part], rtol=1e-7, atol=1e-8, err_msg=part)
     if "others" in wanted:  # of a square map: its diagonal stays one if queries and keys keep the same order
-        found = measured(key, a[..., queries, :][..., queries])
-        np.testing.assert_allclose(found["others"], wanted["others"], rtol=1e-7, atol=1e-8)
+        actual = measured(key, a[..., queries, :][..., queries])
+        np.testing.assert_allclose(actual["others"], wanted["others"], rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key != "max_logit"])
@@ -351,8 +351,8 @@ def test_the_order_of_the_tokens_does_not_matter(key: str, shape: Any, seed: int
 @given(shape=SHAPES, seed=seeds, omega=omegas, scale=st.sampled_from([0.01, 2.0, 300.0]))
 def test_the_size_of_a_map_does_not_matter(key: str, shape: Any, seed: int, omega: float, scale: float) -> None:
     a = arguments(key, shape, seed, omega)
-    found, wanted = measured(key, scale * a), measured(key, a)
-    for part, value in found.items():
+    actual, wanted = measured(key, scale * a), measured(key, a)
+    for part, value in actual.items():
         factor = scale if part == "curve" or key == "mixing_rate" else 1
         np.testing.assert_allclose(value, factor * wanted[part], rtol=1e-7, atol=1e-8, err_msg=part)
 
@@ -379,9 +379,9 @@ def test_attn_scale_can_make_a_high_pass_filter() -> None:
 def test_the_mixing_rate_is_the_second_eigenvalue_and_below_its_bound(shape: Any, seed: int) -> None:
     """Of maps whose rows sum to one, whose first eigenvalue is one."""
     a = maps(shape[0], shape[1], shape[2], shape[2], seed)
-    found = measured("mixing_rate", a)
-    np.testing.assert_allclose(found[""], np.sort(np.abs(np.linalg.eigvals(a)))[..., -2], rtol=1e-2)
-    assert (found[""] <= found["coefficient"] * 1.01).all()
+    values = measured("mixing_rate", a)
+    np.testing.assert_allclose(values[""], np.sort(np.abs(np.linalg.eigvals(a)))[..., -2], rtol=1e-2)
+    assert (values[""] <= values["coefficient"] * 1.01).all()
 
 
 @quick

@@ -73,11 +73,11 @@ def test_a_file_is_a_vital() -> None:
 def test_the_parts_of_a_vital_are_declared(key: str) -> None:
     if key in of_tokens.KEYS:
         x = of_tokens.tokens(2, 6, 5, 0)
-        found = of_tokens.measured(key, *of_tokens.arguments(key, x, x + 1))
+        values = of_tokens.measured(key, *of_tokens.arguments(key, x, x + 1))
     else:
-        found = of_maps.measured(key, of_maps.arguments(key, (1, 2, 6, 6), 0, 0.0))
-    assert found.keys() - {""} <= {name for name, _ in vitals.get(key).parts}
-    assert "" in found
+        values = of_maps.measured(key, of_maps.arguments(key, (1, 2, 6, 6), 0, 0.0))
+    assert values.keys() - {""} <= {name for name, _ in vitals.get(key).parts}
+    assert "" in values
 
 
 def test_vitals_are_chosen_by_name() -> None:
@@ -133,8 +133,8 @@ def blocks_of(images: int, seed: int, sizes: tuple[tuple[int, int], ...] = ((6, 
 @pytest.mark.parametrize("n", [4, 5, 7])
 def test_unbiased_hsic_is_the_mean_over_quadruples(n: int) -> None:
     x, y = (blocks_of(n, 3)[block].reshape(n, -1) for block in (0, 2))
-    found = unbiased_hsic(*(torch.as_tensor(a @ a.T) for a in (x, y)))
-    np.testing.assert_allclose(float(found), hsic(x, y), rtol=1e-9)
+    actual = unbiased_hsic(*(torch.as_tensor(a @ a.T) for a in (x, y)))
+    np.testing.assert_allclose(float(actual), hsic(x, y), rtol=1e-9)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -146,14 +146,14 @@ def test_cka_is_its_equation(sizes: tuple[int, ...], dtype: str) -> None:
                for i, batch in enumerate(batches)]  # fmt: skip
     noted, collector = run("layer_cka", rounded)
     assert noted == [{}] * len(sizes)
-    found = collector.final()
+    actual = collector.final()
     exact = [{b: x.double().numpy() for b, x in batch.items()} for batch in rounded]
     wanted = [[cka([(batch[i], batch[j]) for batch in exact]) for j in range(3)] for i in range(3)]
     tolerance = 1e-9 if dtype == "float64" else 2e-5
     for i in range(3):
-        np.testing.assert_allclose(found[i]["matrix"], wanted[i], rtol=tolerance, atol=tolerance)
-        assert found[i].keys() == ({"matrix", ""} if i else {"matrix"})
-    assert [found[i][""] for i in (1, 2)] == pytest.approx([wanted[1][0], wanted[2][1]], rel=tolerance)
+        np.testing.assert_allclose(actual[i]["matrix"], wanted[i], rtol=tolerance, atol=tolerance)
+        assert actual[i].keys() == ({"matrix", ""} if i else {"matrix"})
+    assert [actual[i][""] for i in (1, 2)] == pytest.approx([wanted[1][0], wanted[2][1]], rel=tolerance)
 
 
 def test_cka_of_the_same_up_to_rotation_and_scale_is_one() -> None:
@@ -214,26 +214,26 @@ def test_similar_blocks_is_its_equation(n: int, dtype: str) -> None:
     base = of_maps.logits(3, 2, n, 7, 0)
     nudged = [of_maps.softmax(base + nudge * of_maps.logits(3, 2, n, 7, s)) for s, nudge in enumerate((0, 0.1, 0.5, 3))]
     rounded = {block: torch.as_tensor(a).to(getattr(torch, dtype)) for block, a in enumerate(nudged)}
-    found = run("similar_blocks", [rounded])[0][0]
+    actual = run("similar_blocks", [rounded])[0][0]
     exact = [a.double().numpy() for a in rounded.values()]
     for image in range(3):
         alike = [[row_cosine(a[image], b[image]) for b in exact] for a in exact]
         for i in range(4):
-            assert found[i][""][image] == sum(alike[i][j] >= 0.9 for j in range(4) if j != i)
-            assert ("previous" in found[i]) == (i > 0)
+            assert actual[i][""][image] == sum(alike[i][j] >= 0.9 for j in range(4) if j != i)
+            assert ("previous" in actual[i]) == (i > 0)
             if i:
-                assert float(found[i]["previous"][image]) == pytest.approx(alike[i][i - 1], rel=2e-5)
-    assert len({float(v) for part in found.values() for v in part[""]}) > 1, "some are alike and some are not"
+                assert float(actual[i]["previous"][image]) == pytest.approx(alike[i][i - 1], rel=2e-5)
+    assert len({float(v) for part in actual.values() for v in part[""]}) > 1, "some are alike and some are not"
 
 
 def test_equal_maps_are_similar_and_maps_of_other_sizes_are_not_compared() -> None:
     uniform, identity = np.full((2, 3, 6, 6), 1 / 6), np.tile(np.eye(6), (2, 3, 1, 1))
-    found = run("similar_blocks", [{0: uniform, 1: uniform, 2: identity, 3: uniform[..., :4], 5: uniform}])[0][0]
-    assert [found[i][""].tolist() for i in (0, 1, 2, 5)] == [[2.0, 2.0], [2.0, 2.0], [0.0, 0.0], [2.0, 2.0]]
-    assert 3 not in found
-    assert found[1]["previous"].tolist() == pytest.approx([1.0, 1.0])
-    assert found[2]["previous"].tolist() == pytest.approx([1 / math.sqrt(6)] * 2)
-    assert "previous" not in found[5], "block 4 was not looked at"
+    actual = run("similar_blocks", [{0: uniform, 1: uniform, 2: identity, 3: uniform[..., :4], 5: uniform}])[0][0]
+    assert [actual[i][""].tolist() for i in (0, 1, 2, 5)] == [[2.0, 2.0], [2.0, 2.0], [0.0, 0.0], [2.0, 2.0]]
+    assert 3 not in actual
+    assert actual[1]["previous"].tolist() == pytest.approx([1.0, 1.0])
+    assert actual[2]["previous"].tolist() == pytest.approx([1 / math.sqrt(6)] * 2)
+    assert "previous" not in actual[5], "block 4 was not looked at"
     assert run("similar_blocks", [{0: uniform}])[0] == [{}], "one block has no other"
 
 
@@ -263,12 +263,12 @@ def test_the_depth_probe_is_its_equation(class_token: bool, dtype: str) -> None:
     batches = [{b: torch.as_tensor(x + 0.7 * y[:, None, None]).to(getattr(torch, dtype))
                 for b, x in blocks_of(size, seed).items()}
                for seed, (size, y) in enumerate(zip(sizes, labels, strict=True))]  # fmt: skip
-    found = run("depth_probe", batches, labels, class_token)[1].final()
+    actual = run("depth_probe", batches, labels, class_token)[1].final()
     y = np.concatenate(labels).tolist()
     for block in range(3):
         x = np.concatenate([batch[block].double().numpy() for batch in batches])
-        assert found[block]["mean"] == pytest.approx(neighbours(x.mean(1), y))
-        assert found[block][""] == pytest.approx(neighbours(x[:, 0] if class_token else x.mean(1), y))
+        assert actual[block]["mean"] == pytest.approx(neighbours(x.mean(1), y))
+        assert actual[block][""] == pytest.approx(neighbours(x[:, 0] if class_token else x.mean(1), y))
 
 
 def test_the_depth_probe_takes_means_of_half_precision_tokens_in_full() -> None:
@@ -278,8 +278,8 @@ def test_the_depth_probe_takes_means_of_half_precision_tokens_in_full() -> None:
     higher = 1 + 2**-7 * (torch.arange(64) < raised[:, None]).double()
     tokens = torch.stack([torch.ones_like(higher), higher], dim=-1).bfloat16()
     wanted = neighbours(tokens.double().mean(1).numpy(), labels.tolist())
-    found = run("depth_probe", [{0: tokens}], [labels])[1].final()[0]["mean"]
-    assert found == wanted == 1.0
+    actual = run("depth_probe", [{0: tokens}], [labels])[1].final()[0]["mean"]
+    assert actual == wanted == 1.0
 
 
 @pytest.mark.parametrize(("labels", "word"), [(None, "labels"), ([[1] * 5], "two classes"), ([[0, 1, 2, 3, 4]], "two")])
@@ -293,8 +293,8 @@ def test_the_depth_probe_says_what_it_lacks(labels: Any, word: str) -> None:
 def test_the_depth_probe_takes_any_whole_numbers_for_labels(labels: list[int]) -> None:
     """timm marks an image without a label by -1."""
     batch = blocks_of(5, 0)
-    found = run("depth_probe", [batch], [labels])[1].final()
-    assert found[0]["mean"] == pytest.approx(neighbours(batch[0].mean(1), labels))
+    actual = run("depth_probe", [batch], [labels])[1].final()
+    assert actual[0]["mean"] == pytest.approx(neighbours(batch[0].mean(1), labels))
 
 
 def test_separate_classes_and_mixed_ones() -> None:

@@ -130,16 +130,16 @@ def arguments(key: str, x: Array, before: Array) -> tuple[Array, ...]:
 
 
 def measured(key: str, *given: Any) -> Parts:
-    found = vitals.get(key).measure(*(torch.as_tensor(a) for a in given))
-    found = found if isinstance(found, dict) else {"": found}
-    assert all(v.shape[0] == len(given[0]) and v.dtype in (torch.float32, torch.float64) for v in found.values())
-    return {part: value.double().numpy() for part, value in found.items()}
+    actual = vitals.get(key).measure(*(torch.as_tensor(a) for a in given))
+    actual = actual if isinstance(actual, dict) else {"": actual}
+    assert all(v.shape[0] == len(given[0]) and v.dtype in (torch.float32, torch.float64) for v in actual.values())
+    return {part: value.double().numpy() for part, value in actual.items()}
 
 
-def compare(key: str, found: Parts, given: tuple[Array, ...], rtol: float, atol: float) -> None:
+def compare(key: str, actual: Parts, given: tuple[Array, ...], rtol: float, atol: float) -> None:
     wanted = [REFERENCES[key](*one) for one in zip(*given, strict=True)]
-    assert found.keys() == wanted[0].keys()
-    for part, values in found.items():
+    assert actual.keys() == wanted[0].keys()
+    for part, values in actual.items():
         expected = np.array([image[part] for image in wanted])
         np.testing.assert_allclose(values, expected, rtol=rtol, atol=atol, err_msg=f"{key} {part}")
 
@@ -244,9 +244,9 @@ def closed_forms() -> Iterator[Any]:
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("key", "inputs", "wanted"), closed_forms())
 def test_closed_forms(key: str, inputs: tuple[Array, ...], wanted: Parts, dtype: type) -> None:
-    found = measured(key, *(a.astype(dtype) for a in inputs))
+    values = measured(key, *(a.astype(dtype) for a in inputs))
     for part, value in wanted.items():
-        np.testing.assert_allclose(found[part][0], value, rtol=1e-6, atol=1e-6, err_msg=part)
+        np.testing.assert_allclose(values[part][0], value, rtol=1e-6, atol=1e-6, err_msg=part)
 
 
 @pytest.mark.parametrize(("key", "x"), [("token_cosine", np.ones((2, 1, 4))), ("grid_rayleigh", np.ones((2, 1, 1, 4)))])
@@ -277,17 +277,17 @@ def test_values_stay_in_their_range(key: str, dtype: type, shape: Any, alike: fl
     """From tokens that are all but equal (or equal, where that has a value) to ones without a mean."""
     x, before = (scale * (alike * tokens(*shape[:3], seed=shape[3] + i) + 1).astype(dtype) for i in (0, 1))
     vital = vitals.get(key)
-    found = measured(key, *arguments(key, x, before))
-    values = found[""][~np.isnan(found[""])]
+    actual = measured(key, *arguments(key, x, before))
+    values = actual[""][~np.isnan(actual[""])]
     room = 1e-5 * max(1.0, abs(vital.high or 0))
     assert vital.low is None or (values >= vital.low - room).all()
     assert vital.high is None or (values <= vital.high + room).all()
-    assert "share" not in found or ((found["share"] > 0) & (found["share"] <= 1 + room)).all()
+    assert "share" not in actual or ((actual["share"] > 0) & (actual["share"] <= 1 + room)).all()
 
 
-def same(key: str, found: Parts, wanted: Parts, *left_out: str) -> None:
-    for part in found.keys() - set(left_out):
-        np.testing.assert_allclose(found[part], wanted[part], rtol=1e-7, atol=1e-7, err_msg=f"{key} {part}")
+def same(key: str, actual: Parts, wanted: Parts, *left_out: str) -> None:
+    for part in actual.keys() - set(left_out):
+        np.testing.assert_allclose(actual[part], wanted[part], rtol=1e-7, atol=1e-7, err_msg=f"{key} {part}")
 
 
 @pytest.mark.parametrize("key", KEYS)

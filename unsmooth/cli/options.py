@@ -19,7 +19,10 @@ from unsmooth.utils.options import OptionInfo, describe, read_texts
 
 DATA, DIR, INT = "DATA", "DIR", "INT"
 _METAVARS = {int: INT, float: "FLOAT", str: "TEXT", Path: "PATH", tuple: "NUMBERS"}
-_NAMED = {"val_data": DATA, "data_dir": DIR, "vitals": "NAMES", "blocks": "BLOCKS", "device": "DEVICE"}
+_NAMED = {
+    "data": DATA, "val_data": DATA, "data_dir": DIR, "vitals": "NAMES", "blocks": "BLOCKS", "device": "DEVICE",
+    "spec": "SPEC", "only": "GROUP",
+}  # fmt: skip
 
 Command = Callable[..., None]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,47 +15,32 @@ from rich.padding import Padding
 from rich.table import Table
 from typer import Argument, Context, Option
 
-from unsmooth.cli.options import DATA, DIR, INT
+from unsmooth.cli.options import DIR, INT, takes_settings
 from unsmooth.cli.recipe_options import recipe_fields
 from unsmooth.cli.terminal import command_line, echo, run_bars, show
-from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.errors import unknown
+from unsmooth.papers.request import RunRequest
 
 if TYPE_CHECKING:
     from unsmooth.papers.catalogue import Experiment, Paper, UnavailableExperiment
 
 
+@takes_settings(RunRequest, without=("out", "checkpoints", "jobs", "overrides", "on_progress", "on_stage", "command"))
 def paper(
     context: Context,
     name: Annotated[
         str, Argument(metavar="PAPER[/EXPERIMENT]", show_default=False, help="paper to list, or experiment to run")
     ] = "",
-    small: Annotated[bool, Option("--small", help="run with small hosts and data, minutes on a laptop")] = False,
-    data: Annotated[
-        str | None,
-        Option(metavar=DATA, help="images: a folder, an .npz file or a timm data set (default with --small: digits)"),
-    ] = None,
-    only: Annotated[str, Option(metavar="GROUP", show_default=False, help="group of arms to run (default: all)")] = "",
-    spec: Annotated[
-        str, Option(metavar="SPEC", show_default=False, help="model spec to draw the figure of, instead of the paper's")
-    ] = "",
+    *,
+    settings: RunRequest,
     checkpoint: Annotated[
         list[Path],
         Option(metavar="PATH", show_default=False, help="weights of each model, or those that every arm starts from"),
     ] = [],  # noqa: B006
-    pretrained: Annotated[bool, Option("--pretrained", help="start from the library's pretrained weights")] = False,
-    seeds: Annotated[int | None, Option(metavar=INT, help="runs per arm (default: as in the experiment)")] = None,
     jobs: Annotated[
         int | None,
         Option(metavar=INT, help="runs trained at the same time (default: 1; with --small: one per core)"),
     ] = None,
-    data_dir: Annotated[Path | None, Option(metavar=DIR, help="directory of timm data set files")] = None,
-    workers: Annotated[
-        int, Option(metavar=INT, show_default=False, help="worker processes that load images, per run (default: 0)")
-    ] = 0,
-    device: Annotated[
-        str,
-        Option(metavar="DEVICE", show_default=False, help="device: cpu, cuda or cuda:N (default: cuda if available)"),
-    ] = "",
     out: Annotated[
         Path | None, Option(metavar=DIR, help="directory to write to (default: papers/PAPER/EXPERIMENT)")
     ] = None,
@@ -69,20 +55,18 @@ def paper(
     if "/" not in name:
         show(_catalogue(name))
         return
-    from unsmooth.papers.request import RunRequest
     from unsmooth.papers.run import reproduce
     from unsmooth.report.reproduction_table import as_rich
 
-    if seeds is not None and seeds < 1:
-        raise UnsmoothError(f"seeds must be at least 1 (got {seeds})")
     folder = out or Path("papers") / name
     with run_bars() as bars:
-        reproduction = reproduce(name, RunRequest(
-            out=folder, small=small, data=data, data_dir=data_dir, only=only, spec=spec, checkpoints=checkpoint,
-            pretrained=pretrained, seeds=seeds, jobs=jobs or (_cores() if small else 1), workers=workers, device=device,
+        default_jobs = _cores() if settings.small else 1
+        request = replace(
+            settings, out=folder, checkpoints=checkpoint, jobs=default_jobs if jobs is None else jobs,
             overrides=recipe_fields(context), on_progress=bars.on_progress, on_stage=bars.on_stage,
             command=command_line(context),
-        ))  # fmt: skip
+        )  # fmt: skip
+        reproduction = reproduce(name, request)
     if json:
         print(reproduction.to_json())  # noqa: T201
     else:

@@ -116,8 +116,8 @@ def image_batches(
         def slices(self: ImageBatches) -> Iterator[NamedImages]:
             last = len(images) if limit is None else min(limit, len(images))
             for start in range(0, last, batch_size):
-                part = images[start : min(start + batch_size, last)]
-                yield NamedImages(part, names=[f"image {start + i}" for i in range(len(part))])
+                batch = images[start : min(start + batch_size, last)]
+                yield NamedImages(batch, names=[f"image {start + i}" for i in range(len(batch))])
 
         count = len(images) if limit is None else min(limit, len(images))
         return ImageBatches("a tensor", size, (), (), count, batch_size, slices)
@@ -178,9 +178,9 @@ def _from_loader(source: Iterable[Any], size: tuple[int, int, int], batch_size: 
             labels = labels[: len(images)] if isinstance(labels, Tensor) and labels.ndim == 1 else None
             # The loader's batches may be too large for the attention maps of one block.
             for start in range(0, len(images), batch_size):
-                part = slice(start, start + batch_size)
-                names = [f"image {seen + start + i}" for i in range(len(images[part]))]
-                yield NamedImages(images[part], None if labels is None else labels[part], names)
+                rows = slice(start, start + batch_size)
+                names = [f"image {seen + start + i}" for i in range(len(images[rows]))]
+                yield NamedImages(images[rows], None if labels is None else labels[rows], names)
             seen += len(images)
             if limit is not None and seen >= limit:
                 return

@@ -26,7 +26,7 @@ class Batch(Protocol):
 
     def __len__(self) -> int: ...
     def to(self, device: torch.device) -> Self: ...
-    def parts(self, count: int) -> Sequence[Self]: ...
+    def microbatches(self, count: int) -> Sequence[Self]: ...
     def pin_memory(self) -> Self: ...
 
 
@@ -43,8 +43,8 @@ class TensorBatch:
     def to(self, device: torch.device) -> Self:
         return self._map(lambda value: value.to(device, non_blocking=True))
 
-    def parts(self, count: int) -> list[Self]:
-        """Split into at most `count` parts, for gradient accumulation."""
+    def microbatches(self, count: int) -> list[Self]:
+        """Split into at most `count` batches, for gradient accumulation."""
         chunks = {name: value.chunk(count) for name, value in self._tensors().items()}
         return [
             dataclasses.replace(self, **{name: chunk[i] for name, chunk in chunks.items()})  # type: ignore[type-var]

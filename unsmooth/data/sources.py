@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from unsmooth.data.images import SUFFIXES, Images, ImageSource, as_images, images_from_array, read_image
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, first_line
 
 TIMM_PREFIXES = ("torch/", "hfds/", "hfids/", "wds/", "tfds/")
 EMBEDDED = ("digits", "photographs")
@@ -109,7 +109,7 @@ def read_npz(path: Path) -> dict[str, Any]:
         with np.load(path, allow_pickle=False) as file:
             return {key: np.asarray(file[key]) for key in file.files}
     except Exception as error:  # zip, header and pickle errors have no common base class
-        raise UnsmoothError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+        raise UnsmoothError(f"cannot read {path}: {first_line(error)}") from error
 
 
 def _npz(path: Path) -> Images:

@@ -19,7 +19,7 @@ from PIL import Image
 
 from unsmooth.data.images import Example, ImageReadError, Stream, read_image
 from unsmooth.data.timm_names import DataName, find_columns, open_or_raise, read_hf_image
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, first_line
 
 BUFFER = 2048  # encoded examples in the shuffle buffer; about 250 MB for ImageNet
 SUFFIXES = ("jpg", "jpeg", "png", "webp")  # of images in a shard
@@ -112,8 +112,7 @@ def _shard_examples(paths: list[str], key: str) -> Iterator[Example]:
         except UnsmoothError:
             raise
         except Exception as error:  # of tar files, compression, pipes and URLs
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UnsmoothError(f"cannot read the shard {path}: {reason}") from error
+            raise UnsmoothError(f"cannot read the shard {path}: {first_line(error)}") from error
 
 
 def _shard_image(sample: dict[str, Any]) -> Image.Image:

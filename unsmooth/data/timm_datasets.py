@@ -15,15 +15,12 @@ from unsmooth.data.images import Images, ImageSource, decode_image, read_image
 from unsmooth.data.timm_names import DataName, find_columns, open_or_raise, parse_name, read_hf_image
 from unsmooth.errors import UnsmoothError
 
-PACKAGES = {  # by prefix: package, and how to install it
-    "torch": ("torchvision", "pip install torchvision"),
-    "hfds": ("datasets", "pip install datasets"),
-    "hfids": ("datasets", "pip install datasets"),
-    "wds": ("webdataset", "pip install webdataset"),
-    "tfds": ("tensorflow_datasets", "pip install tensorflow-cpu tensorflow-datasets"),
+PACKAGES = {  # by prefix: optional package, and what to install
+    "hfds": ("datasets", "'unsmooth[data]'"),
+    "hfids": ("datasets", "'unsmooth[data]'"),
+    "wds": ("webdataset", "'unsmooth[data]'"),
+    "tfds": ("tensorflow_datasets", "tensorflow-cpu tensorflow-datasets"),  # no extra: wheels differ by platform
 }
-
-
 ROOTS = {  # by prefix: what --data-dir must be, for data sets without a default location
     "torch": "the folder of the torchvision data set",
     "wds": "the folder or URL of the shards",
@@ -33,9 +30,9 @@ ROOTS = {  # by prefix: what --data-dir must be, for data sets without a default
 def open_timm(text: str, root: str | Path | None = None) -> ImageSource:
     """Open a data set by its timm name."""
     name = parse_name(text)
-    package, install = PACKAGES[name.prefix]
-    if find_spec(package) is None:
-        raise UnsmoothError(f"{text} needs the package {package}. {install}")
+    package, install = PACKAGES.get(name.prefix, ("", ""))
+    if package and find_spec(package) is None:
+        raise UnsmoothError(f"{text} needs {package}. pip install {install}")
     if root is None and name.prefix in ROOTS:
         raise UnsmoothError(f"{text} needs --data-dir: {ROOTS[name.prefix]}")
     openers: dict[str, Callable[[DataName, str | None], ImageSource]] = {

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from PIL import Image
 
 from unsmooth.data.images import decode_image, read_image
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, first_line
 
 T = TypeVar("T")
 
@@ -51,8 +51,7 @@ def open_or_raise(text: str, build: Callable[[], T]) -> T:
     except UnsmoothError:
         raise
     except Exception as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UnsmoothError(f"timm cannot open the data set {text!r}: {first[:300]}") from error
+        raise UnsmoothError(f"timm cannot open the data set {text!r}: {first_line(error)[:300]}") from error
 
 
 def find_columns(text: str, features: Any) -> tuple[str, str | None, tuple[str, ...]]:

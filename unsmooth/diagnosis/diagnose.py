@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +32,7 @@ from unsmooth.results.diagnosis import Diagnosis, Reference
 from unsmooth.results.provenance import Provenance, versions
 from unsmooth.surgery.plan import anatomy_of, fit, select_blocks
 from unsmooth.surgery.storage import open_model
-from unsmooth.utils.options import read_options
+from unsmooth.utils.options import merge_options
 from unsmooth.vitals.base import Vital
 
 MAP_BYTES = 2**26  # size of one block's maps above which a batch becomes smaller
@@ -132,9 +131,7 @@ def _settings(
         fields["vitals"] = vitals if isinstance(vitals, str) else ",".join(vitals)
     if blocks is not None:
         fields["blocks"] = blocks
-    if settings is not None:
-        return dataclasses.replace(settings, **fields)
-    return read_options(DiagnoseSettings, fields, "diagnose")
+    return merge_options(DiagnoseSettings, settings, fields, DiagnoseSettings.label)
 
 
 class _Counter:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, first_line
 from unsmooth.evaluation import cost
 from unsmooth.evaluation.energy import ASSUMPTIONS, PRICES, SOURCE, energy
 from unsmooth.evaluation.operations import Size, count_operations
@@ -155,7 +155,7 @@ def _count(name: str, model: nn.Module, size: Size) -> Operations:
     except UnsmoothError:
         raise
     except Exception as error:  # hosts raise errors of any kind for images of the wrong size
-        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         raise UnsmoothError(
             f"{name} does not accept images of {size[1]} × {size[2]} pixels: {reason}. Set the size in its spec: "
             f"HOST(img_size={size[1]})."

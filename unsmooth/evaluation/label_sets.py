@@ -79,7 +79,7 @@ def real_labels() -> dict[str, list[int]]:
 
 def with_real_labels(images: Images) -> tuple[Images, list[frozenset[int]]]:
     """The images that have ReaL labels, and these labels by position. Labels are looked up by file name."""
-    places, accepted = [], []
+    indices, accepted = [], []
     for i in range(images.count):
         name = images.item_name(i)
         match = VALIDATION_NAME.search(name.rsplit("/", 1)[-1])
@@ -90,8 +90,8 @@ def with_real_labels(images: Images) -> tuple[Images, list[frozenset[int]]]:
                 "such as ILSVRC2012_val_00000001.JPEG."
             )
         if labels := real_labels()[key]:
-            places.append(i)
+            indices.append(i)
             accepted.append(frozenset(labels))
-    if not places:
+    if not indices:
         raise UnsmoothError(f"none of the {images.count} images of {images.name} has a ReaL label.")
-    return replace(subset(images, places), labels=lambda i: min(accepted[i]), classes=()), accepted
+    return replace(subset(images, indices), labels=lambda i: min(accepted[i]), classes=()), accepted

@@ -46,9 +46,9 @@ class TestSet:
         """At most `limit` images, evenly spaced, since data is often sorted by class."""
         if limit is None or limit >= self.images.count:
             return self
-        places = evenly_spaced(self.images.count, limit)
-        accepted = None if self.accepted is None else [self.accepted[i] for i in places]
-        return replace(self, images=subset(self.images, places), accepted=accepted)
+        indices = evenly_spaced(self.images.count, limit)
+        accepted = None if self.accepted is None else [self.accepted[i] for i in indices]
+        return replace(self, images=subset(self.images, indices), accepted=accepted)
 
 
 def validation(data: str | Path | Images | Stream, classes: int, root: str | Path | None = None) -> TestSet:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.errors import UnsmoothError, first_line, missing_package, unknown
 from unsmooth.spec import SpecItem
 
 PRETRAINED = "pretrained"  # option of every host: load the weights of its library
@@ -33,8 +33,7 @@ def create_host(host: SpecItem, pretrained: bool = False, **options: Any) -> nn.
     except UnsmoothError:
         raise
     except Exception as error:  # a constructor may fail in any way on its options; its message names the option
-        reason = (str(error) or "no reason given").splitlines()[0]
-        raise UnsmoothError(f"{library} cannot build {spec}: {type(error).__name__}: {reason}") from error
+        raise UnsmoothError(f"{library} cannot build {spec}: {type(error).__name__}: {first_line(error)}") from error
 
 
 def _timm(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
@@ -67,7 +66,7 @@ def _hf(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
         import transformers
         from transformers import CONFIG_MAPPING, AutoConfig
     except ImportError as error:
-        raise UnsmoothError("Hugging Face hosts need transformers: pip install 'unsmooth[hf]'") from error
+        raise missing_package("a Hugging Face host", "transformers", "hf") from error
     if name in CONFIG_MAPPING and not Path(name).exists():
         if pretrained:
             raise UnsmoothError(
@@ -84,7 +83,7 @@ def _hf(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
         except (OSError, ValueError) as error:
             raise UnsmoothError(
                 f"hf:{name} is not a model type of transformers, not a local folder, and not a hub id that could be "
-                f"reached ({str(error).splitlines()[0]})"
+                f"reached ({first_line(error)})"
             ) from error
     config.architectures = config.architectures or []  # transformers iterates over it
     # The image classifier of the type if there is one, its backbone otherwise.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.errors import UnsmoothError, first_line, unknown
 
 
 @contextmanager
@@ -62,5 +62,5 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
         resolved = torch.device(device)
         torch.empty(0, device=resolved)
     except (RuntimeError, AssertionError) as error:
-        raise UnsmoothError(f"the device {device} cannot be used: {str(error).splitlines()[0]}") from error
+        raise UnsmoothError(f"the device {device} cannot be used: {first_line(error)}") from error
     return resolved

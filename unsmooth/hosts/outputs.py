@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, first_line
 from unsmooth.hosts.inputs import image_size, run, takes_pixel_values
 from unsmooth.hosts.modes import device_of, dtype_of, eval_mode
 
@@ -50,7 +50,7 @@ def classes_of(model: nn.Module) -> int:
     except UnsmoothError:
         raise
     except Exception as error:  # a host may fail in any way on an input that it was not made for
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise UnsmoothError(f"the model cannot classify an image: {reason}") from error
 
 

@@ -37,7 +37,7 @@ class ValueSkipAttention(nn.Module):
         self.proj = nn.Linear(width, width, **factory)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (part.unsqueeze(1) for part in self.qkv(x).chunk(3, dim=-1))
+        q, k, v = (each.unsqueeze(1) for each in self.qkv(x).chunk(3, dim=-1))
         out = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
         return v.squeeze(1) + self.proj(out.squeeze(1))
 

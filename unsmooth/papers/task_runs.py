@@ -19,7 +19,7 @@ from unsmooth.papers.small_data import WRITERS
 from unsmooth.papers.trials import check_start
 from unsmooth.recipes.recipe import Recipe, load_recipe
 from unsmooth.results.reproduction import ArmResult, GroupResult
-from unsmooth.spec import bare_name
+from unsmooth.spec import bare_name, parse
 from unsmooth.tasks.model_factory import build
 from unsmooth.training.observer import ProgressObserver
 from unsmooth.training.run import train
@@ -64,7 +64,7 @@ def _arm(
     scale = request.scale(experiment)
     results = []
     for seed in range(request.seeds_of(experiment)):
-        folder = request.folder(group) / PlannedArm(spec, "").slug / f"seed{seed}"
+        folder = request.folder(group) / PlannedArm(parse(spec), "").slug / f"seed{seed}"
         run = {
             "seed": seed, "recipe": request.recipe(experiment, group), "task": experiment.task,
             "options": scale.options, "pretrained": request.pretrained,

@@ -5,15 +5,18 @@ Settings that do not change the result (workers, folders, devices) are not part 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from unsmooth.errors import UnsmoothError, unknown
-from unsmooth.utils.options import Pair, option, options, read_options, to_json
+from unsmooth.utils.options import Pair, merge_options, option, options, read_options, to_json
+
+Settings = TypeVar("Settings")
 
 
 @options
@@ -168,11 +171,24 @@ def load_recipe(name: str | Path, fields: Mapping[str, Any] | None = None) -> Re
     return read_options(Recipe, {**values, **(fields or {})}, "recipe")
 
 
-def resolve_recipe(recipe: str | Path | Recipe, fields: Mapping[str, Any]) -> Recipe:
-    """A recipe by name or as a value, with some fields replaced."""
-    if not isinstance(recipe, Recipe):
-        return load_recipe(recipe, fields)
-    return read_options(Recipe, {**vars(recipe), **fields}, "recipe")
+def resolve_fields(
+    cls: type[Settings], settings: Settings | None, recipe: str | Path | Recipe, fields: Mapping[str, Any]
+) -> tuple[Settings, Recipe]:
+    """Settings and recipe of a command, with fields of both replaced by name.
+
+    A name of both is one of the settings.
+    """
+    own = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    of_recipe = [field.name for field in dataclasses.fields(Recipe)]
+    label = getattr(cls, "label", cls.__name__)
+    for name in fields:
+        if name not in own and name not in of_recipe:
+            raise unknown(f"setting of {label} or recipe field", name, [*own, *of_recipe])
+    changed = merge_options(cls, settings, {name: value for name, value in fields.items() if name in own}, label)
+    rest = {name: value for name, value in fields.items() if name not in own}
+    if isinstance(recipe, Recipe):
+        return changed, merge_options(Recipe, recipe, rest, "recipe")
+    return changed, load_recipe(recipe, rest)
 
 
 def write_recipe(recipe: Recipe) -> str:

@@ -25,7 +25,7 @@ from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import as_tokens, prefix_of
-from unsmooth.seam.intercept import Attend, AttentionCall, softmax_call
+from unsmooth.seam.intercept import Attend, AttentionCall, SdpaOptions, softmax_call
 from unsmooth.seam.patched import ResidualScale
 from unsmooth.utils.options import options
 
@@ -103,7 +103,7 @@ class AttentionPatch(nn.Module):
     def matrix(self, weights: Tensor) -> Tensor:
         return weights
 
-    def rescore(self, call: AttentionCall, options: dict[str, Any]) -> AttentionCall:
+    def rescore(self, call: AttentionCall, options: SdpaOptions) -> AttentionCall:
         """The attention call with replaced scores, for patches that replace them."""
         return call
 
@@ -126,7 +126,7 @@ class ScorePatch(AttentionPatch, ABC):
         scores = self.scores(q / self.scale_q, k / self.scale_k) / self.scale_after
         return scores.to(q.dtype)  # some scores are computed in fp32
 
-    def rescore(self, call: AttentionCall, options: dict[str, Any]) -> AttentionCall:
+    def rescore(self, call: AttentionCall, options: SdpaOptions) -> AttentionCall:
         q, k, v = call.q, call.k, call.v
         assert q is not None and k is not None
         if options["enable_gqa"]:

@@ -9,13 +9,11 @@ For tokens of norm at most γ, max|P| ≤ (‖W_K‖₂+‖W_Q‖₂)²γ²/τ (
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.remedies.base import Placement, Remedy, ScorePatch, dot_product_attention, register
-from unsmooth.seam.intercept import AttentionCall, add_mask, fused_call
+from unsmooth.seam.intercept import AttentionCall, SdpaOptions, add_mask, fused_call
 from unsmooth.utils.options import option, options
 
 
@@ -37,7 +35,7 @@ class DistanceScores(ScorePatch):
     def key_bias(self, k: Tensor) -> Tensor:
         return -k.square().sum(-1).unsqueeze(-2) / self.tau
 
-    def rescore(self, call: AttentionCall, options: dict[str, Any]) -> AttentionCall:
+    def rescore(self, call: AttentionCall, options: SdpaOptions) -> AttentionCall:
         q, k = call.q, call.k
         assert q is not None and k is not None
         if options["enable_gqa"]:

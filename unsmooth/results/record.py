@@ -93,10 +93,19 @@ class Result:
     def json_schema(cls) -> dict[str, Any]:
         """The JSON schema of the file."""
         schema = _adapter(cls).json_schema()
-        constants = {"format": {"const": FORMAT}, "kind": {"const": cls.kind}}
-        schema["properties"] = {**constants, **schema["properties"]}
-        schema["required"] = [*constants, *schema.get("required", [])]
-        return schema
+        inner = {result.__name__: result for result in Result.__subclasses__()}
+        for name, definition in schema.get("$defs", {}).items():
+            if name in inner:  # a result within a result
+                _add_constants(definition, inner[name].kind)
+        return _add_constants(schema, cls.kind)
+
+
+def _add_constants(schema: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Add the format and the kind, which are not fields of the class, to a schema."""
+    constants = {"format": {"const": FORMAT}, "kind": {"const": kind}}
+    schema["properties"] = {**constants, **schema["properties"]}
+    schema["required"] = [*constants, *schema.get("required", [])]
+    return schema
 
 
 def _adapter(cls: Any) -> TypeAdapter[Any]:

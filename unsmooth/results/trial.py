@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, WrapSerializer
 
 from unsmooth.errors import unknown
 from unsmooth.results.bench import Quartiles
-from unsmooth.results.diagnosis import Diagnosis
+from unsmooth.results.diagnosis import Diagnosis, Verdict
 from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Result, record
 from unsmooth.utils.files import write
@@ -70,6 +70,27 @@ class Run:
 
 
 @record
+class DiagnosisSummary:
+    """What a recorded trial keeps of a diagnosis: the verdict, and some vitals as means per block."""
+
+    verdict: Verdict
+    vitals: dict[str, list[float | None]]
+
+
+def _read_diagnosis(value: Any) -> Any:
+    return Diagnosis.from_dict(value) if isinstance(value, dict) and "format" in value else value
+
+
+def _write_diagnosis(value: Diagnosis | DiagnosisSummary, write_fields: SerializerFunctionWrapHandler) -> Any:
+    return value.to_dict() if isinstance(value, Diagnosis) else write_fields(value)
+
+
+StoredDiagnosis = Annotated[
+    Diagnosis | DiagnosisSummary, BeforeValidator(_read_diagnosis), WrapSerializer(_write_diagnosis)
+]
+
+
+@record
 class Arm:
     """One model spec of a trial, with all its runs. None: not measured."""
 
@@ -86,15 +107,14 @@ class Arm:
     difference: Difference | None
     robustness: dict[str, RobustnessScore]
     runs: list[Run]
-    diagnosis: dict[str, Any] | None  # the JSON of a Diagnosis, or a summary of one
+    diagnosis: StoredDiagnosis | None
     # Recipe fields of this arm alone; left out of the JSON if there are none.
     recipe: dict[str, Any] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
 
     @property
     def diagnosed(self) -> Diagnosis | None:
         """The diagnosis of the final model of the first seed; None if there is none, or only its summary."""
-        complete = self.diagnosis is not None and "format" in self.diagnosis
-        return Diagnosis.from_dict(self.diagnosis) if complete else None
+        return self.diagnosis if isinstance(self.diagnosis, Diagnosis) else None
 
     @property
     def finished_runs(self) -> list[Run]:

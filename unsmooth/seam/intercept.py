@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +40,16 @@ ALIAS = {
     torch.flatten,
     Tensor.flatten,
 }  # Tensor.unflatten is left out: torch.compile does not find a method written in Python in a set
+
+
+class SdpaOptions(TypedDict):
+    """Arguments of `F.scaled_dot_product_attention` besides queries, keys and values."""
+
+    attn_mask: Tensor | None
+    dropout_p: float
+    is_causal: bool
+    scale: float | None
+    enable_gqa: bool
 
 
 @dataclass
@@ -112,7 +122,7 @@ class AttentionInterceptor(TorchFunctionMode):
     def on_attention(self, call: AttentionCall) -> Tensor:
         return call.attend(call.v)
 
-    def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
+    def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions) -> Tensor:
         return self.on_attention(fused_call(q, k, v, options))
 
     def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
@@ -190,12 +200,15 @@ def product_arguments(
 def sdpa_arguments(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:  # fmt: skip
-    named = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
-    return query, key, value, {**named, "scale": scale, "enable_gqa": enable_gqa}
+) -> tuple[Tensor, Tensor, Tensor, SdpaOptions]:  # fmt: skip
+    options: SdpaOptions = {
+        "attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal, "scale": scale,
+        "enable_gqa": enable_gqa,
+    }  # fmt: skip
+    return query, key, value, options
 
 
-def fused_call(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> AttentionCall:
+def fused_call(q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions) -> AttentionCall:
     """SDPA as an attention call: the kernel stays fused, the map is computed on demand."""
 
     def attend(v: Tensor) -> Tensor:
@@ -241,8 +254,8 @@ def multi_head_attention(
     """
     tokens, batch, channels = query.shape
     q, k, v = (
-        part.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)  # to batch, heads, tokens, head channels
-        for part in F.linear(query, in_proj_weight, in_proj_bias).chunk(3, dim=-1)
+        each.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)  # to batch, heads, tokens, head channels
+        for each in F.linear(query, in_proj_weight, in_proj_bias).chunk(3, dim=-1)
     )
     if attn_mask is not None and attn_mask.ndim == 3:
         attn_mask = attn_mask.unflatten(0, (batch, num_heads))

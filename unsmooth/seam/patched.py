@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, fused_call, residual_side
+from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, SdpaOptions, fused_call, residual_side
 
 
 @dataclass
@@ -99,7 +99,7 @@ class PatchedForward(AttentionInterceptor):
         self.scores_count = 0
         self.linear_count = 0
 
-    def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
+    def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions) -> Tensor:
         call = fused_call(q, k, v, options)
         self.scores_count += 1
         for patch in self.patches.attention:

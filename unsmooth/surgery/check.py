@@ -54,7 +54,7 @@ class Checkup:
 
 def checkup(spec: str | ModelSpec) -> Checkup:
     """Build a model and plan every remedy on it, without applying any."""
-    spec = parse(spec) if isinstance(spec, str) else spec
+    spec = parse(spec)
     model = create_model(spec)
     # The remedies of the spec are planned with their options, the others with their defaults.
     items = {key: SpecItem(key) for key in remedies.list_remedies()} | {item.name: item for item in spec.remedies}

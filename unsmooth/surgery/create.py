@@ -36,7 +36,7 @@ def create_model(spec: str | ModelSpec, pretrained: bool = False, **host_kwargs:
         >>> model.head.out_features
         10
     """
-    spec = spec if isinstance(spec, ModelSpec) else parse(spec)
+    spec = parse(spec)
     if spec.host is None:
         raise UnsmoothError(f"the spec {str(spec)!r} names no host: write HOST+{spec}")
     for remedy in spec.remedies:  # a mistake in a remedy raises before a large host is built

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth import remedies
-from unsmooth.errors import NotApplicable, UnsmoothError
+from unsmooth.errors import NotApplicable, UnsmoothError, first_line
 from unsmooth.hosts.anatomy import Anatomy, Block, examine
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
@@ -209,7 +209,7 @@ def anatomy_of(model: nn.Module, example: Example | None = None) -> Anatomy:
     except UnsmoothError:
         raise
     except Exception as error:  # a host may fail in any way on an input that it was not made for
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise UnsmoothError(
             f"could not run {type(model).__name__} on one example image ({reason}). Pass example={{'image': …}}."
         ) from error

@@ -22,8 +22,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from unsmooth._version import __version__
-from unsmooth.errors import UnsmoothError
-from unsmooth.spec import ModelSpec, SpecItem, parse
+from unsmooth.errors import UnsmoothError, first_line
+from unsmooth.spec import ModelSpec, parse
 from unsmooth.surgery.apply import apply, remove
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.record import PREFIX, applied, check_unfolded, check_unwrapped, check_whole, record_of
@@ -80,7 +80,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
         raise UnsmoothError(f"cannot write to {folder}: {error}") from error
 
 
-def load(path: str | Path, model: nn.Module | str | None = None) -> nn.Module:
+def load(path: str | Path, model: nn.Module | str | ModelSpec | None = None) -> nn.Module:
     """Load a folder written by `save`, or a checkpoint file.
 
     Args:
@@ -118,7 +118,7 @@ def load(path: str | Path, model: nn.Module | str | None = None) -> nn.Module:
         raise UnsmoothError(f"{path} does not exist. Give a folder written by save, or a checkpoint file.")
     if model is None:
         raise UnsmoothError(f"{path} is a checkpoint file without a recipe. Give its spec: load(path, 'SPEC').")
-    if isinstance(model, str):
+    if isinstance(model, str | ModelSpec):
         model = create_model(model)
     check_unwrapped(model)
     return fill(model, _weights_for(model, path), path)
@@ -187,8 +187,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             return dict(load_file(path))  # always tensors by name
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # readers raise errors of many types for a broken or foreign file
-        first = (str(error) or type(error).__name__).splitlines()[0]
-        raise UnsmoothError(f"cannot read weights from {path}: {first}") from error
+        raise UnsmoothError(f"cannot read weights from {path}: {first_line(error)}") from error
     for key in NESTED:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
@@ -241,9 +240,9 @@ def _of_remedy(name: str) -> bool:
     return any(step.startswith(PREFIX) for step in name.split("."))
 
 
-def _load_folder(spec: ModelSpec, folder: Path, model: nn.Module | str | None) -> nn.Module:
-    if isinstance(model, str):
-        requested = parse(model)
+def _load_folder(spec: ModelSpec, folder: Path, model: nn.Module | str | ModelSpec | None) -> nn.Module:
+    if isinstance(model, str | ModelSpec):
+        requested = parse(model) if isinstance(model, str) else model
         if requested.remedies and requested.remedies != spec.remedies:
             raise UnsmoothError(f"{folder} holds {spec}, not {requested}. Give its host alone, or nothing.")
         model, spec = None, ModelSpec(requested.host, spec.remedies)
@@ -273,22 +272,11 @@ def _load_folder(spec: ModelSpec, folder: Path, model: nn.Module | str | None) -
 
 
 def _recipe(spec: ModelSpec) -> dict[str, Any]:
-    def to_json(item: SpecItem) -> dict[str, Any]:
-        return {"name": item.name, "options": dict(item.options)}
-
-    return {
-        "format": FORMAT,
-        "spec": str(spec),
-        "host": to_json(spec.host) if spec.host else None,
-        "remedies": [to_json(remedy) for remedy in spec.remedies],
-        "versions": {"unsmooth": __version__, "torch": torch.__version__},
-    }
+    versions = {"unsmooth": __version__, "torch": torch.__version__}
+    return {"format": FORMAT, **spec.to_json(), "versions": versions}
 
 
 def _read_recipe(path: Path) -> ModelSpec:
-    def read(item: Any) -> SpecItem:
-        return SpecItem(str(item["name"]), dict(item["options"]))
-
     if not path.exists():
         task = next((name for name in TASKS if (path.parent / name).exists()), None)
         reason = TASKS[task] if task else "it was not written by save"
@@ -297,8 +285,7 @@ def _read_recipe(path: Path) -> ModelSpec:
         recipe = json.loads(path.read_text(encoding="utf-8"))
         version = recipe["format"]
         if version == FORMAT:
-            host = recipe["host"]
-            return ModelSpec(read(host) if host else None, tuple(map(read, recipe["remedies"])))
+            return ModelSpec.from_json(recipe)
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UnsmoothError(f"{path} is not a recipe of unsmooth ({type(error).__name__}: {error})") from error
     raise UnsmoothError(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from unsmooth.data.items import ItemDataset
 from unsmooth.errors import UnsmoothError
 from unsmooth.recipes.recipe import Recipe
+from unsmooth.spec import ModelSpec
 
 # Recipe fields that only classification supports, and the values that switch them off.
 CLASSIFICATION_FIELDS = {"mixup": 0.0, "cutmix": 0.0, "distillation": "none", "auto_augment": "", "erasing": 0.0}
@@ -24,7 +25,7 @@ class TaskRequest:
     """Everything that a task is opened with.
 
     Attributes:
-        spec: Model spec, HOST or HOST+remedy(option=value).
+        spec: Model spec, HOST or HOST+remedy(option=value), as text or parsed.
         data: Name or path of the data.
         recipe: Hyper-parameters of the run.
         seed: Seed of weights, order and augmentation.
@@ -36,7 +37,7 @@ class TaskRequest:
         options: Options of the task itself, as text or as values.
     """
 
-    spec: str
+    spec: str | ModelSpec
     data: str | Path
     recipe: Recipe
     seed: int = 0

@@ -21,7 +21,7 @@ from torch import nn
 
 from unsmooth import remedies
 from unsmooth._version import __version__
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, missing_package
 from unsmooth.hosts.build import create_host
 from unsmooth.hosts.inputs import Example
 from unsmooth.spec import ModelSpec, SpecItem, parse
@@ -34,13 +34,13 @@ CONFIG = "config.json"
 FORMAT = 1
 
 
-def read_spec(task: str, kind: str, text: str) -> ModelSpec:
+def read_spec(task: str, kind: str, text: str | ModelSpec) -> ModelSpec:
     """Parse a spec and check that its host is of Hugging Face, and its remedies and their options exist."""
     spec = parse(text)
     if spec.host is None or not spec.host.name.startswith("hf:"):
         raise UnsmoothError(f"the task {task} needs hf:{kind} (got {spec.host}). Use hf:{kind}(…)+remedy or hf:FOLDER")
-    for part in spec.remedies:
-        remedies.options_of(part)
+    for remedy in spec.remedies:
+        remedies.options_of(remedy)
     return spec
 
 
@@ -59,24 +59,22 @@ def model_class(name: str) -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise UnsmoothError("Hugging Face hosts need transformers. pip install 'unsmooth[hf]'") from error
+        raise missing_package("a Hugging Face host", "transformers", "hf") from error
     return getattr(transformers, name)
 
 
 def apply_remedies(backbone: nn.Module, spec: ModelSpec, example: Example | None = None) -> None:
     """Apply the remedies of a spec to the backbone of a task model."""
     backbone.__dict__[RECORD] = Record(spec.host)
-    for part in spec.remedies:
-        apply(backbone, part, example=example)
+    for remedy in spec.remedies:
+        apply(backbone, remedy, example=example)
 
 
 def write_folder(model: Any, backbone: nn.Module, task: str, folder: Path, about: Mapping[str, Any]) -> None:
     """Save a task model; `about` holds further entries of TASK.json."""
     check_unwrapped(model)
-    spec = applied(backbone)
     content = {
-        "format": FORMAT, "task": task, "spec": str(spec), "host": _item_json(spec.host),
-        "remedies": [_item_json(part) for part in spec.remedies], **about,
+        "format": FORMAT, "task": task, **applied(backbone).to_json(), **about,
         "versions": {"unsmooth": __version__, "torch": torch.__version__},
     }  # fmt: skip
     model.config.architectures = [type(model).__name__]
@@ -104,17 +102,12 @@ def read_folder(
             f"{folder / f'{task}.json'} is not of a {task} model that this version of unsmooth can read"
         )
     try:
-        host, *parts = (SpecItem(part["name"], dict(part["options"])) for part in (about["host"], *about["remedies"]))
+        spec = ModelSpec.from_json(about)
     except (KeyError, TypeError, ValueError) as error:
         raise UnsmoothError(f"{folder / f'{task}.json'} does not list the remedies of the model") from error
     config = model_class(config_class).from_dict(_read_json(folder / CONFIG))
-    model = make(config, ModelSpec(host, tuple(parts)))
+    model = make(config, spec)
     return load(folder / WEIGHTS, model), about
-
-
-def _item_json(part: SpecItem | None) -> dict[str, Any]:
-    assert part is not None  # set by `apply_remedies`
-    return {"name": part.name, "options": dict(part.options)}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -36,7 +36,7 @@ UNDECAYED = (
 
 
 def build(
-    spec: str,
+    spec: str | ModelSpec,
     classes: int,
     recipe: Recipe,
     seed: int,
@@ -78,7 +78,7 @@ def build_teacher(recipe: Recipe, classes: int) -> nn.Module | None:
         assert spec.host is not None
         name = _option_names(spec)["classes"][0]
         host = SpecItem(spec.host.name, {name: classes, **spec.host.options})
-        teacher = load(recipe.teacher_checkpoint, str(ModelSpec(host, spec.remedies)))
+        teacher = load(recipe.teacher_checkpoint, ModelSpec(host, spec.remedies))
     else:
         teacher = create_model(recipe.teacher, pretrained=True)
     return teacher.eval().requires_grad_(False)

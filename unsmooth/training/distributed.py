@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, first_line
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def init_processes(device: str = "") -> Processes:
     try:
         group = init_distributed_device_so(device)
     except (dist.DistError, RuntimeError, ValueError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         network = isinstance(error, dist.DistNetworkError)
         hint = ". If the port is in use, use torchrun --standalone or another --master-port" if network else ""
         raise UnsmoothError(f"cannot join the process group: {reason}{hint}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 import time
@@ -14,8 +13,9 @@ import torch
 
 from unsmooth.data.batches import TrainingBatches, evaluation_batches
 from unsmooth.diagnosis.monitor import follow
-from unsmooth.errors import Interrupted, UnsmoothError, unknown
-from unsmooth.recipes.recipe import Recipe, resolve_recipe
+from unsmooth.errors import Interrupted, UnsmoothError
+from unsmooth.recipes.recipe import Recipe, resolve_fields
+from unsmooth.spec import ModelSpec
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.tasks.base import Score, Task, TaskRequest
 from unsmooth.tasks.registry import CLASSIFICATION, open_task
@@ -28,7 +28,6 @@ from unsmooth.training.settings import TrainSettings
 from unsmooth.training.signals import StopFlag, graceful_shutdown
 from unsmooth.training.tensorboard import TensorBoardLog
 from unsmooth.training.trainer import NotFinite, Trainer
-from unsmooth.utils.options import read_options
 
 MAX_NAME = 120  # characters of a default directory name
 
@@ -38,7 +37,7 @@ class Diverged(UnsmoothError):
 
 
 def train(
-    spec: str,
+    spec: str | ModelSpec,
     data: str | Path,
     *,
     task: str = CLASSIFICATION,
@@ -55,7 +54,7 @@ def train(
     every process makes the same call. `unsmooth.training.run_dir` lists the files of a run.
 
     Args:
-        spec: Model spec, HOST or HOST+remedy(option=value).
+        spec: Model spec, HOST or HOST+remedy(option=value), as text or parsed.
         data: Training and validation data: a folder, an .npz file, or the name of a data set.
         task: What to learn: classification, segmentation, vqa or mae.
         recipe: Name of a recipe, path of a .toml file, or a `Recipe`.
@@ -83,17 +82,17 @@ def train(
         >>> result["epochs"], result["images"]
         (1, 50)
     """
-    settings, resolved = _resolve(settings, recipe, fields)
-    run_dir = RunDir(settings.out if settings.out is not None else default_run_dir(spec, data, settings.seed, task))
+    chosen, resolved = resolve_fields(TrainSettings, settings, recipe, fields)
+    run_dir = RunDir(chosen.out if chosen.out is not None else default_run_dir(spec, data, chosen.seed, task))
     request = TaskRequest(
-        spec, data, resolved, settings.seed, settings.checkpoint, settings.pretrained, settings.val_data,
-        settings.data_dir, settings.strict_data, dict(options or {}),
+        spec, data, resolved, chosen.seed, chosen.checkpoint, chosen.pretrained, chosen.val_data,
+        chosen.data_dir, chosen.strict_data, dict(options or {}),
     )  # fmt: skip
     opened = open_task(task, request)
     record = run_settings(opened, command)
     run_dir.check(record)
     check_batch_size(opened, resolved)
-    processes = init_processes(settings.device)
+    processes = init_processes(chosen.device)
     try:
         check_process_shares(opened, resolved, processes)
         if len(set(processes.gather((run_dir.done, run_dir.state.exists())))) > 1:
@@ -101,7 +100,7 @@ def train(
         if (result := run_dir.result()) is not None:
             return result
         record |= {"processes": processes.world, "device": processes.device.type}
-        run = _Run(opened, settings, processes, run_dir)
+        run = _Run(opened, chosen, processes, run_dir)
         with graceful_shutdown() as flag:
             processes.on_primary(lambda: run_dir.acquire(record))
             try:
@@ -115,29 +114,13 @@ def train(
         processes.close()
 
 
-def default_run_dir(spec: str, data: str | Path, seed: int, task: str = CLASSIFICATION) -> Path:
+def default_run_dir(spec: str | ModelSpec, data: str | Path, seed: int, task: str = CLASSIFICATION) -> Path:
     """Directory of a run that names none: runs/SPEC-DATA-seedN."""
     prefix = "" if task == CLASSIFICATION else f"{task}-"
     name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", f"{prefix}{spec}-{Path(data).stem}-seed{seed}").strip("_")
     if len(name) > MAX_NAME:  # truncated names stay unique by a digest
         name = f"{name[: MAX_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return Path("runs") / name
-
-
-def _resolve(
-    settings: TrainSettings | None, recipe: str | Path | Recipe, fields: Mapping[str, Any]
-) -> tuple[TrainSettings, Recipe]:
-    """Settings and recipe with the given fields replaced."""
-    own = [field.name for field in dataclasses.fields(TrainSettings)]
-    of_recipe = [field.name for field in dataclasses.fields(Recipe)]
-    for name in fields:
-        if name not in own and name not in of_recipe:
-            raise unknown("setting of train or recipe field", name, [*own, *of_recipe])
-    changed = {name: value for name, value in fields.items() if name in own}
-    return (
-        read_options(TrainSettings, {**(vars(settings) if settings is not None else {}), **changed}, "train"),
-        resolve_recipe(recipe, {name: value for name, value in fields.items() if name not in own}),
-    )
 
 
 class _Run:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import platform
 from typing import Any
 
-import timm
 import torch
 
-from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError
 from unsmooth.recipes.recipe import Recipe
+from unsmooth.results.provenance import versions
 from unsmooth.tasks.base import Task
 from unsmooth.training.distributed import Processes
 
@@ -20,12 +19,11 @@ def run_settings(task: Task, command: str = "") -> dict[str, Any]:
     request = task.request
     return {
         "task": task.name, "options": {name: str(value) for name, value in request.options.items()},
-        "spec": request.spec, "data": task.data, "val_data": request.val_data, "images": task.counts(),
+        "spec": str(request.spec), "data": task.data, "val_data": request.val_data, "images": task.counts(),
         "seed": request.seed, "checkpoint": None if request.checkpoint is None else str(request.checkpoint),
         "pretrained": request.pretrained, "recipe": request.recipe.to_json(), "command": command,
         "threads": torch.get_num_threads(),
-        "versions": {"unsmooth": __version__, "torch": torch.__version__, "timm": timm.__version__,
-                     "python": platform.python_version()},
+        "versions": {**versions(), "python": platform.python_version()},
     }  # fmt: skip
 
 

@@ -126,14 +126,14 @@ class Trainer:
         batch = self.task.prepare(batch.to(device), self.epoch, self.step)
         seed_everything(derive_seed(STEP, self.seed, self.epoch, self.step, self.processes.rank), device)
         self.schedule.step_update(self.epoch * self.batches.steps + self.step)
-        parts = batch.parts(min(recipe.accumulate, len(batch)))
+        microbatches = batch.microbatches(min(recipe.accumulate, len(batch)))
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        for part in parts:
-            sync = self.ddp.no_sync() if self.ddp is not None and part is not parts[-1] else nullcontext()
+        for microbatch in microbatches:
+            sync = self.ddp.no_sync() if self.ddp is not None and microbatch is not microbatches[-1] else nullcontext()
             with sync:
-                loss = self._loss(part)
-                self.scaler.scale(loss * (len(part) / len(batch))).backward()
-            loss_sum += loss.detach() * len(part)
+                loss = self._loss(microbatch)
+                self.scaler.scale(loss * (len(microbatch) / len(batch))).backward()
+            loss_sum += loss.detach() * len(microbatch)
         if self.processes.any(not loss_sum.isfinite())[0]:
             raise NotFinite("the loss", self.epoch, self.step, batch.images)
         self._check_and_clip()

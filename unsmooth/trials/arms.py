@@ -16,17 +16,16 @@ from unsmooth.spec import ModelSpec, SpecItem, parse
 class PlannedArm:
     """A model spec that is going to be trained. The result of its runs is `unsmooth.results.trial.Arm`."""
 
-    spec: str
+    spec: ModelSpec
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict)  # recipe fields of this arm alone
 
     @property
     def slug(self) -> str:
         """A folder name that does not depend on the other arms."""
-        parsed = parse(self.spec)
-        items = parsed.remedies or ((parsed.host,) if parsed.host else ())
+        items = self.spec.remedies or self.spec.items
         names = "+".join(item.name for item in items)
-        identity = self.spec + (repr(sorted(self.fields.items())) if self.fields else "")
+        identity = str(self.spec) + (repr(sorted(self.fields.items())) if self.fields else "")
         return f"{re.sub(r'[^A-Za-z0-9.+-]+', '_', names)[:60]}-{hashlib.sha256(identity.encode()).hexdigest()[:6]}"
 
     def run_name(self, seed: int) -> str:
@@ -59,7 +58,8 @@ def plan_arms(specs: Sequence[str], arm_fields: Mapping[str, Mapping[str, Any]] 
     for naming in namings:
         names = [naming(spec) for spec in parsed]
         if len(set(names)) == len(names):
-            return [PlannedArm(text, name, by_text.get(text, {})) for text, name in zip(texts, names, strict=True)]
+            arms = zip(parsed, texts, names, strict=True)
+            return [PlannedArm(spec, name, by_text.get(text, {})) for spec, text, name in arms]
     raise AssertionError("specs that differ have names that differ")
 
 

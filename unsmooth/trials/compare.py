@@ -6,16 +6,14 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields as fields_of
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from unsmooth.data.images import first_valid_image
 from unsmooth.data.splits import limit_splits, open_splits
 from unsmooth.diagnosis import registry
-from unsmooth.errors import UnsmoothError, unknown
-from unsmooth.recipes.recipe import Recipe, load_recipe, write_recipe
+from unsmooth.errors import UnsmoothError
+from unsmooth.recipes.recipe import Recipe, resolve_fields, write_recipe
 from unsmooth.results.provenance import versions
 from unsmooth.results.trial import Trial, TrialData, TrialProvenance
 from unsmooth.tasks.base import TaskRequest
@@ -39,7 +37,6 @@ from unsmooth.trials.runner import Job, run_jobs, threads_per_job
 from unsmooth.trials.settings import CompareSettings
 from unsmooth.trials.verdict import trial_verdict
 from unsmooth.utils.files import write
-from unsmooth.utils.options import merge_options
 
 
 def compare(
@@ -92,56 +89,41 @@ def compare(
         1
     """
     started = time.time()
-    settings, chosen_recipe = _resolve(recipe, settings, fields)
+    chosen, resolved = resolve_fields(CompareSettings, settings, recipe, fields)
     report_stage = on_stage or (lambda text: None)
     arms = plan_arms(specs, arm_fields)
-    splits = open_splits(data, settings.val_data, settings.data_dir)
-    splits = limit_splits(splits, chosen_recipe.train_images, chosen_recipe.val_images)
-    if settings.vitals != "none":
-        registry.select(settings.vitals)
+    splits = open_splits(data, chosen.val_data, chosen.data_dir)
+    splits = limit_splits(splits, resolved.train_images, resolved.val_images)
+    if chosen.vitals != "none":
+        registry.select(chosen.vitals)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UnsmoothError("compare starts its own processes. Run it without torchrun, and set jobs (--jobs).")
-    device = str(init_processes(settings.device).device)
-    directory = TrialDirectory(settings.out)
-    runs = TrialRuns(arms, directory, settings, chosen_recipe, splits, device)
+    device = str(init_processes(chosen.device).device)
+    directory = TrialDirectory(chosen.out)
+    runs = TrialRuns(arms, directory, chosen, resolved, splits, device)
     _check(runs)
-    write(directory.recipe, write_recipe(chosen_recipe).encode())
+    write(directory.recipe, write_recipe(resolved).encode())
     failures = _train(runs, data, command, on_progress or (lambda *news: None), report_stage)
     results = [read_arm(arm, runs, failures) for arm in arms]
     measure_differences(results, runs)
-    if settings.vitals != "none":
+    if chosen.vitals != "none":
         diagnose_arms(results, runs, report_stage)
-    if settings.robustness:
+    if chosen.robustness:
         measure_robustness(results, runs, report_stage)
-    if settings.costs:
+    if chosen.costs:
         measure_costs(results, runs, report_stage)
     trial = Trial(
         data=_describe_data(runs), recipe_name="custom" if isinstance(recipe, Recipe) else Path(recipe).stem,
-        recipe=chosen_recipe.to_json(), seeds=list(range(settings.seeds)), confidence=settings.confidence, arms=results,
+        recipe=resolved.to_json(), seeds=list(range(chosen.seeds)), confidence=chosen.confidence, arms=results,
         made=TrialProvenance(
             **versions(), command=command, seconds=round(time.time() - started, 1), python=platform.python_version(),
-            machine=platform.machine(), threads=threads_per_job(settings.jobs), jobs=settings.jobs, device=device,
+            machine=platform.machine(), threads=threads_per_job(chosen.jobs), jobs=chosen.jobs, device=device,
         ),
-        verdict=trial_verdict(results, settings.seeds),
+        verdict=trial_verdict(results, chosen.seeds),
     )  # fmt: skip
     trial.to_json(directory.result)
     trial.save(directory.report)
     return trial
-
-
-def _resolve(
-    recipe: str | Path | Recipe, settings: CompareSettings | None, fields: Mapping[str, Any]
-) -> tuple[CompareSettings, Recipe]:
-    """Split keyword arguments into fields of the settings and fields of the recipe."""
-    of_settings = [field.name for field in fields_of(CompareSettings)]
-    of_recipe = [field.name for field in fields_of(Recipe)]
-    for name in fields:
-        if name not in of_settings and name not in of_recipe:
-            raise unknown(f"option of {CompareSettings.label}", name, [*of_settings, *of_recipe])
-    own = {name: value for name, value in fields.items() if name in of_settings}
-    rest = {name: value for name, value in fields.items() if name not in of_settings}
-    merged = merge_options(CompareSettings, settings, own, CompareSettings.label)
-    return merged, replace(recipe, **rest) if isinstance(recipe, Recipe) else load_recipe(recipe, rest)
 
 
 def _train(
@@ -192,7 +174,7 @@ def _check(runs: TrialRuns) -> None:
     for arm in runs.arms:
         if not all(directory.run(arm, seed).done for seed in range(settings.seeds)):
             model = build(arm.spec, splits.classes, runs.recipe_of(arm), 0, settings.checkpoint, settings.pretrained)
-            check_patches(model, picture, arm.spec, splits.name)
+            check_patches(model, picture, str(arm.spec), splits.name)
 
 
 def _describe_data(runs: TrialRuns) -> TrialData:

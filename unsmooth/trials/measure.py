@@ -18,7 +18,7 @@ from unsmooth.diagnosis.diagnose import diagnose
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.cost import flops, parameters, throughput
 from unsmooth.evaluation.evaluate import image_changes
-from unsmooth.recipes.recipe import Recipe, resolve_recipe
+from unsmooth.recipes.recipe import Recipe
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.trial import Arm, Difference, RobustnessScore, Run, Speed, Spread
 from unsmooth.surgery.plan import anatomy_of
@@ -29,6 +29,7 @@ from unsmooth.trials.arms import PlannedArm
 from unsmooth.trials.directory import TrialDirectory
 from unsmooth.trials.settings import CompareSettings
 from unsmooth.trials.statistics import paired_difference
+from unsmooth.utils.options import merge_options
 
 DIAGNOSED = 64  # validation images per diagnosis
 BATCH = 32
@@ -57,7 +58,7 @@ class TrialRuns:
 
     def recipe_of(self, arm: PlannedArm) -> Recipe:
         """The recipe of an arm: that of the trial, with the arm's own fields."""
-        return resolve_recipe(self.recipe, arm.fields) if arm.fields else self.recipe
+        return merge_options(Recipe, self.recipe, arm.fields, "recipe")
 
     def model(self, arm: PlannedArm, seed: int) -> nn.Module | None:
         """The final model of a run, or None if the run is not done."""
@@ -83,7 +84,7 @@ def read_arm(arm: PlannedArm, runs: TrialRuns, failures: dict[str, str]) -> Arm:
     directory = runs.directory
     results = [_read_run(arm, seed, runs, failures.get(arm.run_name(seed))) for seed in runs.seeds]
     return Arm(
-        name=arm.name, spec=arm.spec, folder=str(directory.arm(arm).relative_to(directory.path)),
+        name=arm.name, spec=str(arm.spec), folder=str(directory.arm(arm).relative_to(directory.path)),
         parameters=None, flops=None, training=None, inference=None,
         top1=_spread([run.top1 for run in results]), top5=_spread([run.top5 for run in results]),
         loss=_spread([run.loss for run in results]),
@@ -115,7 +116,7 @@ def diagnose_arms(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -
     for arm, planned in zip(arms, runs.arms, strict=True):
         path = runs.directory.diagnosis(planned)
         if path.exists() and keys <= set((stored := Diagnosis.from_json(path)).keys()):
-            arm.diagnosis = stored.to_dict()
+            arm.diagnosis = stored
             continue
         model = runs.first_model(planned)
         if model is None:
@@ -127,10 +128,9 @@ def diagnose_arms(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -
             continue
         report_stage(f"diagnosing {arm.name}")
         batch = sample_batch(runs.validation_images(model), DIAGNOSED)
-        values = diagnose(model, [(batch.images, batch.labels)], runs.settings.vitals).to_dict()
-        values["images"]["source"] = runs.splits.val.name
-        Diagnosis.from_dict(values).to_json(path)
-        arm.diagnosis = values
+        arm.diagnosis = diagnosis = diagnose(model, [(batch.images, batch.labels)], runs.settings.vitals)
+        diagnosis.images.source = runs.splits.val.name
+        diagnosis.to_json(path)
 
 
 def measure_robustness(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -> None:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextvars import ContextVar
 from dataclasses import dataclass
 from multiprocessing import connection
 from typing import Any
@@ -22,8 +23,16 @@ from unsmooth.training.run import Diverged, train
 STOPPED = "interrupted. Finished steps are kept: run the same command again to resume."
 REPORT_EVERY = 0.2  # seconds between two progress reports of a worker
 
-_progress: Any = None  # of a worker process: queue of its progress reports
-_device = ""
+
+@dataclass(frozen=True)
+class _Worker:
+    """What a worker process knows: the queue of its progress reports, and its device."""
+
+    progress: Any
+    device: str
+
+
+_worker: ContextVar[_Worker] = ContextVar("unsmooth_worker")  # set once in each worker process
 
 
 @dataclass(frozen=True)
@@ -95,8 +104,7 @@ def _listen(progress: Any, on_progress: OnProgress) -> None:
 
 
 def _begin_worker(progress: Any, devices: Any, threads: int) -> None:
-    global _progress, _device
-    _progress, _device = progress, devices.get()
+    _worker.set(_Worker(progress, devices.get()))
     torch.set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_follow_parent, daemon=True).start()
@@ -111,7 +119,10 @@ def _follow_parent() -> None:
 
 
 def _work(job: Job) -> str:
-    return _train(job, ProgressObserver(job.name, lambda *report: _progress.put(report), REPORT_EVERY), _device)
+    worker = _worker.get()
+    return _train(
+        job, ProgressObserver(job.name, lambda *report: worker.progress.put(report), REPORT_EVERY), worker.device
+    )
 
 
 def _train(job: Job, observer: ProgressObserver, device: str) -> str:

@@ -145,18 +145,18 @@ class OptionInfo:
 def describe(cls: type) -> list[OptionInfo]:
     """Every option of a class, in order."""
     hints = get_type_hints(cls)
-    found = []
+    infos = []
     for field in dataclasses.fields(cls):
         info = field.default if isinstance(field.default, FieldInfo) else None
         default = info.default if info is not None else field.default
         kind, choices, optional = _kind(hints[field.name])
-        found.append(
+        infos.append(
             OptionInfo(
                 field.name, kind, default, (info.description or "") if info else "", choices,
                 _range(info) if info else "", optional,
             )
         )  # fmt: skip
-    return found
+    return infos
 
 
 def _kind(hint: Any) -> tuple[type, tuple[str, ...], bool]:

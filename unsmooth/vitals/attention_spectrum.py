@@ -30,6 +30,6 @@ from unsmooth.vitals.base import MAP_SAMPLE, SQUARE, full, register
 def attention_spectrum(a: Tensor) -> dict[str, Tensor]:
     a = full(a)
     rows = torch.fft.rfft(a, dim=-2, norm="ortho").abs().square().sum(dim=-1).sqrt()
-    whole = a.square().sum(dim=(-2, -1))
-    high = (whole - rows[..., 0].square()).clamp_min(0)
-    return {"": (high / whole).sqrt(), "curve": rows}
+    # Frequency 0 is the mean row. To subtract its energy from the whole would leave rounding errors of the FFT.
+    high = (a - a.mean(dim=-2, keepdim=True)).square().sum(dim=(-2, -1))
+    return {"": (high / a.square().sum(dim=(-2, -1))).sqrt(), "curve": rows}

@@ -123,15 +123,15 @@ def wilson_interval(correct: Array) -> list[float]:
     return [float(low), float(high)]
 
 
-def merge_scores(parts: Sequence[Scores]) -> Scores:
+def merge_scores(scores: Sequence[Scores]) -> Scores:
     """Merge the scores of several batches or processes."""
-    order = np.argsort(np.concatenate([part.indices for part in parts]), kind="stable")
+    order = np.argsort(np.concatenate([each.indices for each in scores]), kind="stable")
 
     def column(name: str) -> Array:
-        return np.concatenate([getattr(part, name) for part in parts])[order]
+        return np.concatenate([getattr(each, name) for each in scores])[order]
 
-    skipped = {name: reason for part in parts for name, reason in part.skipped.items()}
-    return Scores(column("indices"), column("labels"), column("ranked"), column("loss"), parts[0].classes, skipped)
+    skipped = {name: reason for each in scores for name, reason in each.skipped.items()}
+    return Scores(column("indices"), column("labels"), column("ranked"), column("loss"), scores[0].classes, skipped)
 
 
 def score(
@@ -159,7 +159,7 @@ def score_each(
 ) -> dict[str, Scores]:  # fmt: skip
     """Score a model on unchanged (None) and changed images, by name of the change; images are read once."""
     device = device_of(model)
-    parts: dict[str, list[Scores]] = {name: [] for name in changes}
+    by_change: dict[str, list[Scores]] = {name: [] for name in changes}
     skipped: dict[str, str] = {}
     with eval_mode(model):
         for batch in batches:
@@ -170,14 +170,14 @@ def score_each(
                     changed = images if change is None else change(images, labels)
                     with autocast(amp, device):
                         logits = forward(model, changed)
-                    parts[name].append(_scores(logits.float(), labels, batch.indices, classes))
+                    by_change[name].append(_scores(logits.float(), labels, batch.indices, classes))
             if progress is not None:
                 progress(len(batch.labels) + len(batch.skipped))
-    if not any(parts.values()):
+    if not any(by_change.values()):
         first = next(iter(skipped.items()), None)
         reason = f": all {len(skipped)} are broken. First: {first[0]}: {first[1]}" if first else ""
         raise UnsmoothError(f"there is no valid image to score{reason}")
-    merged = {name: merge_scores(scores) for name, scores in parts.items()}
+    merged = {name: merge_scores(scores) for name, scores in by_change.items()}
     for scores in merged.values():
         scores.skipped = skipped
     return merged

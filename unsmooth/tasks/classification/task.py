@@ -18,7 +18,7 @@ from unsmooth.data.sampling import MIX, derive_seed, seed_everything
 from unsmooth.data.splits import Splits, limit_splits, open_splits
 from unsmooth.data.transforms import preprocessing
 from unsmooth.diagnosis.monitor import broken_gradient, first_broken
-from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.errors import UnsmoothError, first_line, unknown
 from unsmooth.hosts.inputs import run
 from unsmooth.hosts.modes import autocast, eval_mode
 from unsmooth.hosts.outputs import forward
@@ -63,8 +63,8 @@ class Classification(Task):
 
     def build(self) -> None:
         request, recipe, splits = self.request, self.recipe, self.splits
-        spec, strict = request.spec, request.strict_data
-        self.model = build(spec, splits.classes, recipe, request.seed, request.checkpoint, request.pretrained)
+        spec, strict = str(request.spec), request.strict_data
+        self.model = build(request.spec, splits.classes, recipe, request.seed, request.checkpoint, request.pretrained)
         config = preprocessing(self.model, recipe.image_size)
         self.image_size = config.size
         check_patches(self.model, first_valid_image(splits.train).size, spec, splits.name)
@@ -152,8 +152,8 @@ def outputs_of(model: nn.Module, size: tuple[int, int, int], spec: str) -> int:
     except UnsmoothError:
         raise
     except Exception as error:  # any error of a host at a size that it was not built for
-        first = (str(error) or type(error).__name__).splitlines()[0]
-        raise UnsmoothError(f"{spec} does not accept images of {size[2]} × {size[1]} pixels: {first}") from error
+        reason = first_line(error)
+        raise UnsmoothError(f"{spec} does not accept images of {size[2]} × {size[1]} pixels: {reason}") from error
 
 
 def _augmentation(recipe: Recipe) -> dict[str, Any]:

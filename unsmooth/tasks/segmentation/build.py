@@ -24,7 +24,7 @@ from unsmooth.tasks.segmentation.options import CROP, SegmentationOptions
 ANY_SIZE: tuple[dict[str, Any], ...] = ({"strict_img_size": False}, {"dynamic_img_size": True}, {})
 
 
-def resolve(spec: str, options: SegmentationOptions, recipe: Recipe) -> SegmentationOptions:
+def resolve(spec: str | ModelSpec, options: SegmentationOptions, recipe: Recipe) -> SegmentationOptions:
     """Options with all sizes set; the spec is checked as far as possible without building the host."""
     host = _parsed(spec).host
     assert host is not None
@@ -58,7 +58,7 @@ def build(request: TaskRequest, options: SegmentationOptions) -> Segmenter:
     torch.manual_seed(derive_seed(seed))  # so that the head does not depend on the remedies
     model = Segmenter(backbone, options)
     if options.mode == "whole":
-        check_any_size(model, request.spec)
+        check_any_size(model, str(request.spec))
     return model
 
 
@@ -98,8 +98,8 @@ def _load_weights(backbone: nn.Module, spec: ModelSpec, path: Path, options: dic
     backbone.load_state_dict({name: weights[name] for name in backbone.state_dict()})
 
 
-def _parsed(spec: str) -> ModelSpec:
+def _parsed(spec: str | ModelSpec) -> ModelSpec:
     parsed = parse(spec)
     if parsed.host is None:
-        raise UnsmoothError(f"the spec {spec!r} has no host. Use HOST+{spec}")
+        raise UnsmoothError(f"the spec {str(spec)!r} has no host. Use HOST+{spec}")
     return parsed

@@ -12,7 +12,7 @@ from torch import nn
 
 from unsmooth.data.batches import evaluation_batches
 from unsmooth.data.transforms import preprocessing
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, first_line
 from unsmooth.hosts.modes import autocast, check_amp, device_of, eval_mode
 from unsmooth.tasks.segmentation.items import FullImages, SceneItems
 from unsmooth.tasks.segmentation.layout import open_scenes
@@ -117,7 +117,7 @@ def _move(model: Segmenter, device: str | torch.device) -> None:
     try:
         model.to(device)
     except (RuntimeError, AssertionError) as error:
-        raise UnsmoothError(f"cannot use the device {device}: {str(error).splitlines()[0]}") from error
+        raise UnsmoothError(f"cannot use the device {device}: {first_line(error)}") from error
 
 
 def _change_options(options: SegmentationOptions, changes: dict[str, Any]) -> SegmentationOptions:

@@ -61,7 +61,7 @@ class FullImages:
         images, labels = ([x.to(device, non_blocking=True) for x in xs] for xs in (self.full_images, self.labels))
         return replace(self, full_images=images, labels=labels)
 
-    def parts(self, count: int) -> list[FullImages]:
+    def microbatches(self, count: int) -> list[FullImages]:
         step = -(-len(self) // count)
         return [
             FullImages(self.full_images[start : start + step], self.labels[start : start + step], self.side)
@@ -135,5 +135,5 @@ class SceneItems(Dataset[Any]):
 def _centre_crop(image: Tensor, side: int) -> Tensor:
     height, width = image.shape[1:]
     top, left = max(0, (height - side) // 2), max(0, (width - side) // 2)
-    part = image[:, top : top + side, left : left + side]
-    return F.pad(part, (0, side - part.shape[2], 0, side - part.shape[1]))
+    crop = image[:, top : top + side, left : left + side]
+    return F.pad(crop, (0, side - crop.shape[2], 0, side - crop.shape[1]))

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, first_line, missing_package
 from unsmooth.hosts.inputs import image_size
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.surgery.record import applied, record_of
@@ -75,8 +75,8 @@ class Segmenter(nn.Module):
         top = max(layers.values()) + 1
 
         def layer(name: str) -> tuple[int]:
-            part, _, rest = name.partition(".")
-            return (layers[rest] if part == "backbone" else top,)
+            child, _, rest = name.partition(".")
+            return (layers[rest] if child == "backbone" else top,)
 
         return layer
 
@@ -84,9 +84,9 @@ class Segmenter(nn.Module):
 def synchronise(model: Segmenter) -> None:
     """Synchronise the BatchNorm layers of neck and heads over all processes (GPUs only)."""
     for name in ("neck", "head", "auxiliary"):
-        part = getattr(model, name)
-        if part is not None:
-            setattr(model, name, nn.SyncBatchNorm.convert_sync_batchnorm(part))
+        module = getattr(model, name)
+        if module is not None:
+            setattr(model, name, nn.SyncBatchNorm.convert_sync_batchnorm(module))
 
 
 def import_upernet() -> Any:
@@ -94,7 +94,7 @@ def import_upernet() -> Any:
     try:
         from transformers.models import upernet
     except ImportError as error:
-        raise UnsmoothError("segmentation needs transformers. pip install 'unsmooth[hf]'") from error
+        raise missing_package("the task segmentation", "transformers", "hf") from error
     return upernet
 
 
@@ -147,7 +147,7 @@ def _levels(backbone: nn.Module, size: tuple[int, int, int]) -> tuple[list[int],
         with eval_mode(backbone):
             maps = _intermediates(backbone, _noise(backbone, size), None)
     except Exception as error:  # any error of the host, or a remedy that this pass does not reach
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise UnsmoothError(f"{name} gives no feature maps for {size[2]} × {size[1]} pixels: {reason}") from error
     sides = [each.shape[-1] for each in maps]
     plain = len(set(sides)) == 1

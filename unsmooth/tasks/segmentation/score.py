@@ -86,13 +86,13 @@ class SegmentationScore:
         return np.diagonal(self.counts)
 
 
-def merge_scores(parts: Sequence[SegmentationScore]) -> SegmentationScore:
+def merge_scores(scores: Sequence[SegmentationScore]) -> SegmentationScore:
     """Merge the scores of several processes."""
-    merged = SegmentationScore.empty(len(parts[0].counts))
-    for part in parts:
-        merged.counts += part.counts
-        merged.images += part.images
-        merged.skipped |= part.skipped
+    merged = SegmentationScore.empty(len(scores[0].counts))
+    for score in scores:
+        merged.counts += score.counts
+        merged.images += score.images
+        merged.skipped |= score.skipped
     if not merged.counts.any():
         first = next(iter(merged.skipped.items()), None)
         reason = f": {len(merged.skipped)} images are broken. First: {first[0]}: {first[1]}" if first else ""

@@ -80,10 +80,10 @@ def score(model: nn.Module, batches: Iterable[VqaBatch], questions: Sequence[Que
 def merge_scores(scores: Sequence[VqaScore], data: str) -> VqaScore:
     """Merge the answers of several processes, in the order of question ids."""
     rows = sorted(
-        row for part in scores for row in zip(part.numbers, part.answers, part.kinds, part.accuracy, strict=True)
+        row for each in scores for row in zip(each.numbers, each.answers, each.kinds, each.accuracy, strict=True)
     )
     if not rows:
         raise UnsmoothError(f"{data} has no valid validation image: all were skipped")
     numbers, answers, kinds, accuracy = (list(column) for column in zip(*rows, strict=True))
-    skipped = {name: reason for part in scores for name, reason in part.skipped.items()}
-    return VqaScore(numbers, answers, kinds, accuracy, sum(part.loss for part in scores), skipped)
+    skipped = {name: reason for each in scores for name, reason in each.skipped.items()}
+    return VqaScore(numbers, answers, kinds, accuracy, sum(each.loss for each in scores), skipped)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, missing_package
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_PIECES = 30522  # as in BERT's vocabulary
@@ -67,5 +67,5 @@ def _tokenizer(numbers: dict[str, int]) -> Any:
     try:
         from tokenizers import BertWordPieceTokenizer
     except ImportError as error:
-        raise UnsmoothError("Hugging Face hosts need transformers. pip install 'unsmooth[hf]'") from error
+        raise missing_package("the task vqa", "transformers", "hf") from error
     return BertWordPieceTokenizer(vocab=numbers, lowercase=True)
