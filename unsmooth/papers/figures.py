@@ -41,7 +41,7 @@ def _draw_curve(ax: Axes, curve: MeasuredCurve, name: str, index: int) -> None:
     known = [(x, mean, sd) for x, mean, sd in zip(positions, curve.mean, curve.sd, strict=True) if mean is not None]
     xs, means = [x for x, _, _ in known], [mean for _, mean, _ in known]
     (line,) = ax.plot(
-        xs, means, label=panels.literal(name), **panels.look(index), marker=panels.marker(index), markersize=2
+        xs, means, label=panels.literal(name), **panels.line_style(index), marker=panels.marker(index), markersize=2
     )
     low = [mean - sd for _, mean, sd in known if sd is not None]
     high = [mean + sd for _, mean, sd in known if sd is not None]

@@ -154,7 +154,7 @@ def first_head_spectrum(diagnoses: Diagnoses, names: list[str]) -> Figure | None
         for i, model in enumerate(by):
             curve = panels.pick(model, b, 0)
             if curve is not None:
-                ax.plot(panels.floats(curve), **panels.look(i), linewidth=1.1)
+                ax.plot(panels.floats(curve), **panels.line_style(i), linewidth=1.1)
         ax.set_yscale("log")
         ax.set_ylim(top * 1e-3, top * 1.3)
     axes[0].set_ylabel("‖Λ_i‖₂, first head")
@@ -289,7 +289,7 @@ def learned_by_head(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
         for k, line in enumerate(lines.values()):
             own = {block: heads[head] for block, heads in sorted(line.items()) if head < len(heads)}
             values = panels.floats(list(own.values()))
-            ax.plot(list(own), values, **panels.look(k), linewidth=1.1, marker=panels.marker(k), markersize=2)
+            ax.plot(list(own), values, **panels.line_style(k), linewidth=1.1, marker=panels.marker(k), markersize=2)
     for ax in axes[-3:]:
         ax.set_xlabel("block")
     panels.legend(figure, list(lines), False)

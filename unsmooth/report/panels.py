@@ -35,7 +35,7 @@ Values = Sequence[float | None]
 Limits = tuple[float | None, float | None]
 
 
-def look(i: int) -> dict[str, Any]:
+def line_style(i: int) -> dict[str, Any]:
     """Colour and dash of a model. There are six of each; the seventh model has the first colour with another dash."""
     return {"color": COLOURS[i % 6], "linestyle": DASHES[(i + i // 6) % 6]}
 
@@ -71,8 +71,8 @@ def line(ax: Axes, mean: Values, sd: Values | None, i: int, limits: Limits) -> N
     """A mean by block and its spread."""
     x, y = np.arange(len(mean)), floats(mean)
     if sd is not None:
-        ax.fill_between(x, *around(mean, sd, limits), color=look(i)["color"], alpha=0.16, linewidth=0)
-    ax.plot(x, y, **look(i), linewidth=1.2, marker="o", markersize=2)
+        ax.fill_between(x, *around(mean, sd, limits), color=line_style(i)["color"], alpha=0.16, linewidth=0)
+    ax.plot(x, y, **line_style(i), linewidth=1.2, marker="o", markersize=2)
 
 
 def random_line(ax: Axes, mean: Values, sd: Values | None, i: int | None, limits: Limits) -> None:
@@ -95,12 +95,12 @@ def singular(ax: Axes, values: Values, k: int, label: str) -> None:
     """Singular values in descending order, without zeros."""
     y = floats(values)
     y[y <= 0] = np.nan
-    ax.plot(np.arange(1, len(y) + 1) / len(y), y, label=literal(label), linewidth=1.1, **look(k))
+    ax.plot(np.arange(1, len(y) + 1) / len(y), y, label=literal(label), linewidth=1.1, **line_style(k))
 
 
 def legend(figure: Figure, names: list[str], reference: bool, bound: bool = False, note: str | None = None) -> None:
     """A legend below the figure: the models, and the meaning of dotted and dashed lines."""
-    handles = [Line2D([], [], **look(i), linewidth=1.2, label=literal(name)) for i, name in enumerate(names)]
+    handles = [Line2D([], [], **line_style(i), linewidth=1.2, label=literal(name)) for i, name in enumerate(names)]
     if reference:
         handles.append(Line2D([], [], color=GREY, linestyle=":", linewidth=0.9, label="random initialisation"))
     if bound:
@@ -230,7 +230,7 @@ def parameter(ax: Axes, rows: list[Any], i: int) -> None:
     else:
         for r in rows:
             ax.plot([r["block"]] * len(r["values"]), floats(r["values"]), ".", color=colour, alpha=0.6, markersize=4)
-    ax.plot(x, floats([r["mean"] for r in rows]), **look(i), linewidth=1.2)
+    ax.plot(x, floats([r["mean"] for r in rows]), **line_style(i), linewidth=1.2)
 
 
 def _level(values: list[float | None], q: float) -> float | None:

@@ -43,7 +43,7 @@ def differences(trial: Trial) -> Figure:
     ax.axvline(0, color="0.45", linewidth=0.9, zorder=0)
     texts = []
     for i, arm in enumerate(trial.arms):
-        difference, colour = points(arm.difference), panels.look(i)["color"]
+        difference, colour = points(arm.difference), panels.line_style(i)["color"]
         texts.append("baseline" if i == 0 else why_no_difference(trial, arm))
         if difference is not None:
             texts[-1] = difference.text
@@ -90,7 +90,7 @@ def curves(trial: Trial) -> Figure | None:
         for i, arm in enumerate(chart["by"]):
             if arm is None:
                 continue
-            style = panels.look(i)
+            style = panels.line_style(i)
             if len(chart["by"]) <= trial_values.FEW:
                 low, high = panels.floats(arm["low"]), panels.floats(arm["high"])
                 ax.fill_between(arm["epochs"], low, high, color=style["color"], alpha=0.14, linewidth=0)
@@ -129,7 +129,7 @@ def cost(trial: Trial) -> Figure | None:
     for i, (x, y) in enumerate(zip(speeds["by"], data["accuracy"], strict=True)):
         if x is None or y is None:
             continue
-        colour, mark = panels.look(i)["color"], panels.marker(i)
+        colour, mark = panels.line_style(i)["color"], panels.marker(i)
         bars: Any = [[[s["mean"] - s["low"]], [s["high"] - s["mean"]]] for s in (x, y)]
         ax.errorbar(
             [x["mean"]], [y["mean"]], xerr=bars[0], yerr=bars[1], fmt=mark, color=colour, markersize=5, linewidth=0.8
