@@ -81,7 +81,7 @@ def _cost(key: str) -> list[str]:
     rows = [line for line in lines[2:] if re.match(rf"\| `{key}[`(]", line)]
     if not rows:
         return [
-            "Not part of the benchmark: a forward pass costs the same with and without it, or it was not measured.",
+            "Not part of the benchmark: it does not change the cost of a forward pass, or it was not measured.",
             "",
         ]
     explanation = "Speed is a ratio to the plain host (1: as fast), on one CPU. [What the columns mean](../cost.md)."

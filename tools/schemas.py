@@ -14,8 +14,8 @@ RESULTS = {
 }  # fmt: skip
 INTRO = """
 Every result is one JSON file. `to_json` writes it and `from_json` reads it back without loss. Each file carries its
-`kind` and `format`; a file of another kind, of another format or with wrong fields is refused with the reason. The
-schemas are written from the classes in `unsmooth/results/`.
+`kind` and `format`; a file of another kind or format, or with invalid fields, raises an error that says why. The
+schemas are generated from the classes in `unsmooth/results/`.
 """
 
 

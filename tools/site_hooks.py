@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: sections whose pages are generated fill themselves, and files of the root become pages."""
+"""mkdocs hooks: fill the navigation with generated pages, and turn files of the repository root into pages."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ CPU. That is far from convergence.
   test images, first block → last block.
 """
 RECIPES = """
-A recipe holds every choice that decides the result of a training run. The bundled recipes are files in
+A recipe holds every choice that determines the result of a training run. The bundled recipes are files in
 `unsmooth/recipes/`. `unsmooth train … --recipe deit --epochs 100` overrides a field, and `--recipe MINE.toml` reads
-your own file. Fields that a file leaves out have their default.
+your own file. Fields that a file omits have their default.
 """
 
 

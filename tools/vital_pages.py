@@ -65,7 +65,7 @@ def _index(vitals: dict[str, Vital]) -> str:
     lines = [
         "# Vitals", "",
         "What `unsmooth diagnose` measures, block by block. Values are means over images, with their spread. Parts "
-        "named `heads` have one value per head. A vital that cannot be measured on a block gives the reason instead. "
+        "named `heads` have one value per head. Where a vital cannot be measured, the reason is shown instead. "
         'In Python: `diagnosis["token_cosine"].mean`.', "",
     ]  # fmt: skip
     for family in FAMILIES:

@@ -17,16 +17,24 @@ class NotApplicable(UnsmoothError):
 
 
 class Interrupted(UnsmoothError):
-    """Training was asked to stop. What is done is saved, and the same command resumes."""
+    """Training was asked to stop. A checkpoint is saved, and the same command resumes the run."""
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> UnsmoothError:
-    """The error for an unknown name: suggests the nearest known name and lists all (the nearest three of many)."""
+def unknown(what: str, name: str, known: Iterable[str], owner: str = "") -> UnsmoothError:
+    """The error for an unknown name: suggests the nearest known name and lists all (the nearest three of many).
+
+    With an owner, the message is "OWNER has no WHAT 'NAME'" instead of "unknown WHAT 'NAME'".
+    """
     known = sorted(known)
+    problem = f"{owner} has no {what} {name!r}." if owner else f"unknown {what} {name!r}."
     if len(known) > LISTED:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.0)
-        return UnsmoothError(f"unknown {what} {name!r}. Nearest of {len(known)}: {', '.join(near)}.")
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+        return UnsmoothError(f"{problem} Closest of {len(known)} names: {', '.join(near)}.")
     listing = f" Known: {', '.join(known)}." if known else " There are none."
-    return UnsmoothError(f"unknown {what} {name!r}.{hint}{listing}")
+    return UnsmoothError(f"{problem}{suggestion(name, known)}{listing}")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """A sentence that suggests the nearest known name, with a leading space; "" if no name is near."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""

@@ -145,7 +145,7 @@ def test_the_head_starts_alike_whatever_remedies_are_on():
     assert all(torch.equal(value, theirs[name]) for name, value in one.state_dict().items())
 
 
-def test_the_optimiser_knows_the_host():
+def test_the_optimizer_knows_the_host():
     model = small(f"{VIT}+feat_scale")
     recipe = Recipe(layer_decay=0.5, lr=1.0)
     names = {id(p): name for name, p in model.named_parameters()}

@@ -20,7 +20,7 @@ def compare(
     ],
     data: Annotated[
         str,
-        Option(metavar=DATA, help="training and validation images: a folder, an .npz file or a timm data set"),
+        Option(metavar=DATA, help="training and validation images: a folder, an .npz file or a timm dataset"),
     ],
     recipe: Annotated[
         str, Option(metavar="RECIPE", show_default=False, help="recipe name or .toml file (default: small)")

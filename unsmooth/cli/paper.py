@@ -31,7 +31,7 @@ def paper(
     small: Annotated[bool, Option("--small", help="run with small hosts and data, minutes on a laptop")] = False,
     data: Annotated[
         str | None,
-        Option(metavar=DATA, help="images: a folder, an .npz file or a timm data set (default with --small: digits)"),
+        Option(metavar=DATA, help="images: a folder, an .npz file or a timm dataset (default with --small: digits)"),
     ] = None,
     only: Annotated[str, Option(metavar="GROUP", show_default=False, help="group of arms to run (default: all)")] = "",
     spec: Annotated[
@@ -47,7 +47,7 @@ def paper(
         int | None,
         Option(metavar=INT, help="runs trained at the same time (default: 1; with --small: one per core)"),
     ] = None,
-    data_dir: Annotated[Path | None, Option(metavar=DIR, help="directory of timm data set files")] = None,
+    data_dir: Annotated[Path | None, Option(metavar=DIR, help="directory of timm dataset files")] = None,
     workers: Annotated[
         int, Option(metavar=INT, show_default=False, help="worker processes that load images, per run (default: 0)")
     ] = 0,

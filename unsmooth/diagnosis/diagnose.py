@@ -127,7 +127,7 @@ def diagnose(
 def _settings(
     settings: DiagnoseSettings | None, vitals: str | Iterable[str] | None, blocks: str | None, fields: dict[str, Any]
 ) -> DiagnoseSettings:
-    """The settings with everything that was passed beside them."""
+    """The settings with all other arguments applied to them."""
     if vitals is not None:
         fields["vitals"] = vitals if isinstance(vitals, str) else ",".join(vitals)
     if blocks is not None:

@@ -107,7 +107,7 @@ class Bench(Result):
         for row in self.rows:
             if row.name == name:
                 return row
-        raise unknown("model of this bench", name, self.keys())
+        raise unknown("model", name, self.keys(), owner="this bench")
 
     def __str__(self) -> str:
         from unsmooth.report.bench_table import as_text

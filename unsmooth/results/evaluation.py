@@ -99,7 +99,7 @@ class Evaluation(Result):
         for row in self.rows:
             if row.test == test:
                 return row
-        raise unknown("test of this evaluation", test, self.keys())
+        raise unknown("test", test, self.keys(), owner="this evaluation")
 
     def __str__(self) -> str:
         from unsmooth.report.evaluation_table import as_text

@@ -63,7 +63,7 @@ class Result:
         """The result from plain values. `source` names them in errors."""
         where = source or f"this {cls.kind}"
         if not isinstance(values, dict) or values.get("kind") != cls.kind:
-            raise UnsmoothError(f"{where} is not a {cls.kind}. Give a file that `{cls.command}` wrote.")
+            raise UnsmoothError(f"{where} is not a {cls.kind}. Use a file written by `{cls.command}`.")
         if values.get("format") != FORMAT:
             raise UnsmoothError(
                 f"{where} has format {values.get('format')!r}; this version of unsmooth reads format {FORMAT}."

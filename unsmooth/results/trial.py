@@ -47,7 +47,7 @@ class Speed:
 
 @record
 class RobustnessScore:
-    """Accuracy of an arm on changed images."""
+    """Accuracy of an arm on perturbed images."""
 
     top1: Spread
     difference: Difference | None
@@ -157,7 +157,7 @@ class Trial(Result):
         for arm in self.arms:
             if arm.name == name:
                 return arm
-        raise unknown("arm of this trial", name, self.keys())
+        raise unknown("arm", name, self.keys(), owner="this trial")
 
     def __str__(self) -> str:
         from unsmooth.report.trial_table import as_text

@@ -1,4 +1,4 @@
-"""Train a model: runs that can be interrupted, resumed and repeated exactly."""
+"""`train`: training runs that can be interrupted, resumed and repeated exactly."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def train(
 
     Args:
         spec: Model spec, HOST or HOST+remedy(option=value).
-        data: Training and validation data: a folder, an .npz file, or the name of a data set.
+        data: Training and validation data: a folder, an .npz file, or the name of a dataset.
         task: What to learn: classification, segmentation, vqa or mae.
         recipe: Name of a recipe, path of a .toml file, or a `Recipe`.
         options: Options of the task.
@@ -97,7 +97,7 @@ def train(
     try:
         check_process_shares(opened, resolved, processes)
         if len(set(processes.gather((run_dir.done, run_dir.state.exists())))) > 1:
-            raise UnsmoothError(f"the processes see different files in {run_dir.path}. Use a shared file system")
+            raise UnsmoothError(f"the processes see different files in {run_dir.path}. Use a shared file system.")
         if (result := run_dir.result()) is not None:
             return result
         record |= {"processes": processes.world, "device": processes.device.type}
@@ -132,7 +132,7 @@ def _resolve(
     of_recipe = [field.name for field in dataclasses.fields(Recipe)]
     for name in fields:
         if name not in own and name not in of_recipe:
-            raise unknown("setting of train or recipe field", name, [*own, *of_recipe])
+            raise unknown("setting or recipe field", name, [*own, *of_recipe], owner="train")
     changed = {name: value for name, value in fields.items() if name in own}
     return (
         read_options(TrainSettings, {**(vars(settings) if settings is not None else {}), **changed}, "train"),

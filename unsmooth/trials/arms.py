@@ -31,7 +31,7 @@ class PlannedArm:
 
 
 def plan_arms(specs: Sequence[str]) -> list[PlannedArm]:
-    """Arms with the shortest unique names: remedies alone if all hosts are the same."""
+    """Arms with the shortest unique names: only the remedies if all hosts are the same."""
     parsed = [parse(spec) for spec in specs]
     for spec in parsed:
         if spec.host is None:

@@ -60,7 +60,7 @@ def compare(
 
     Args:
         specs: At least two model specs. The first one is the baseline.
-        data: Training and validation images: a folder, a .npz file or the name of a data set.
+        data: Training and validation images: a folder, a .npz file or the name of a dataset.
         recipe: Name of a recipe, a .toml file or a `Recipe`, for all runs.
         settings: Settings of the trial. Default: `CompareSettings()`.
         on_progress: Called with the name of a run, its steps done, its total steps, and the metrics of an epoch.
@@ -134,7 +134,7 @@ def _resolve(
     of_recipe = [field.name for field in fields_of(Recipe)]
     for name in fields:
         if name not in of_settings and name not in of_recipe:
-            raise unknown(f"option of {CompareSettings.label}", name, [*of_settings, *of_recipe])
+            raise unknown("setting or recipe field", name, [*of_settings, *of_recipe], owner="compare")
     own = {name: value for name, value in fields.items() if name in of_settings}
     rest = {name: value for name, value in fields.items() if name not in of_settings}
     merged = merge_options(CompareSettings, settings, own, CompareSettings.label)
@@ -165,10 +165,10 @@ def _train(
 
 
 def _check(runs: TrialRuns) -> None:
-    """Find mistakes before the first training step."""
+    """Check all arguments before the first training step."""
     splits, recipe, settings, directory = runs.splits, runs.recipe, runs.settings, runs.directory
     if directory.path.exists() and not directory.path.is_dir():
-        raise UnsmoothError(f"{directory.path} is a file. Give a folder as out (--out).")
+        raise UnsmoothError(f"{directory.path} is a file. Use a folder as out (--out).")
     for arm in runs.arms:
         for seed in range(settings.seeds):
             request = TaskRequest(

@@ -32,7 +32,7 @@ def trial_verdict(arms: Sequence[Arm], seeds: int) -> TrialVerdict:
         sentence = f"N{sentence[1:]}"
     lines = [_line(arm) for arm in arms]
     if seeds == 1:
-        lines.append("With one seed, luck cannot be ruled out: the intervals are over images alone.")
+        lines.append("With one seed, chance cannot be ruled out: the intervals are over images only.")
     return TrialVerdict(f"{sentence} on this data and budget, with {seeds} seed{'s' if seeds > 1 else ''}.", lines)
 
 
