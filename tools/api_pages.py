@@ -47,7 +47,7 @@ def pages() -> dict[str, str]:
     texts["api/results.md"] = page([
         "# Results", "",
         "`Diagnosis` is on [its own page](diagnosis.md). Each result can be written to JSON and "
-        "read back. The [schemas](../schemas/index.md) describe the files.", "",
+        "read back. The [schemas](../schemas.md) describe the files.", "",
         *(line for path in results for line in _entry(path)),
     ])  # fmt: skip
     texts["api/theory.md"] = page([

@@ -1,4 +1,4 @@
-"""JSON schemas of the results: docs/schemas/NAME.json, and a page that lists them."""
+"""JSON schemas of the results: docs/schemas/NAME.json, and the page docs/schemas.md."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def pages() -> dict[str, str]:
         texts[f"schemas/{file}"] = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
         rows.append(
             (
-                f"[`{name}`](../api/{'diagnosis' if name == 'Diagnosis' else 'results'}.md)",
+                f"[`{name}`](api/{'diagnosis' if name == 'Diagnosis' else 'results'}.md)",
                 f"`{cls.command}`",
-                f"[{file}]({file})",
+                f"[{file}](schemas/{file})",
             )
         )
     lines = ["# JSON schemas", "", INTRO.strip(), "", *table(("result", "written by", "schema"), rows)]
-    return {"schemas/index.md": page(lines), **texts}
+    return {"schemas.md": page(lines), **texts}

@@ -113,7 +113,7 @@ def _cases(vital: Vital) -> list[str]:
 
 def _value(measure: Callable[..., Any], inputs: tuple[Tensor, ...], main: str) -> str:
     try:
-        values = measure(*inputs)
+        values = measure(*(tensor.double() for tensor in inputs))  # so that rounding does not show
     except Undefined as reason:
         return f"undefined: {reason}"
     if isinstance(values, dict):

@@ -9,7 +9,16 @@ LISTED = 30  # an error lists at most this many known names
 
 
 class UnsmoothError(ValueError):
-    """A request that cannot be fulfilled. The model is unchanged."""
+    """A request that cannot be fulfilled. The message says what happened and what to do; the model is unchanged.
+
+    Example:
+        >>> import unsmooth
+        >>> try:
+        ...     unsmooth.create_model("vit_tiny_patch16_224+atn_scale")
+        ... except unsmooth.UnsmoothError as error:
+        ...     print(str(error).split(" Known")[0])
+        unknown remedy 'atn_scale'. Did you mean 'attn_scale'?
+    """
 
 
 class NotApplicable(UnsmoothError):

@@ -70,7 +70,7 @@ def test_recipes_are_listed(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "digits", "--epoch", "3"], "Nearest of \\d+: --epochs"),
+        (["--data", "digits", "--epoch", "3"], "Closest of \\d+ names: --epochs"),
         (["--data", "digits", "--lr", "fast"], "lr must be a number .got 'fast'."),
         (["--data", "digits", "--recipe", "big"], "unknown recipe 'big'"),
         (["--data", "nowhere"], "no images at 'nowhere'"),

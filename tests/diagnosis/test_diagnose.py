@@ -66,7 +66,7 @@ def test_indexing(found: Diagnosis) -> None:
     assert repr(reading).startswith("token_cosine: 0.")
     with pytest.raises(UnsmoothError, match=r"token_cosin.*Did you mean 'token_cosine'"):
         found["token_cosin"]
-    with pytest.raises(UnsmoothError, match="unknown part of token_cosine 'head'"):
+    with pytest.raises(UnsmoothError, match="token_cosine has no part 'head'"):
         reading.part("head")
     with pytest.raises(UnsmoothError, match="depth_probe has no value on any block: it needs labels"):
         found["depth_probe"]
@@ -93,7 +93,7 @@ def test_saving_where_nothing_can_be_written(found: Diagnosis, tmp_path: Path) -
     (tmp_path / "file").write_text("")
     with pytest.raises(UnsmoothError, match="cannot write"):
         found.to_json(tmp_path / "file" / "x.json")
-    with pytest.raises(UnsmoothError, match="format of a report 'docx'"):
+    with pytest.raises(UnsmoothError, match="unknown report format 'docx'"):
         found.save(tmp_path / "x.docx")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
 

@@ -330,7 +330,7 @@ REFUSALS = [
     (VIT, {"crop": "64"}, {}, "img_size=32 of the spec and crop=64"),
     (VIT, {}, {"image_size": 64}, "img_size=32 of the spec and crop=64"),
     (VIT.replace("img_size=32", "img_size=[32, 48]"), {}, {}, "img_size must be one number"),
-    (VIT, {"colour": "1"}, {}, "unknown option of segmentation 'colour'"),
+    (VIT, {"colour": "1"}, {}, "segmentation has no option 'colour'"),
     (VIT, {}, {"mixup": 0.8}, "mixup is not supported by the task segmentation"),
     (VIT, {}, {"auto_augment": "rand-m9"}, "auto_augment is not supported by the task segmentation"),
 ]

@@ -257,7 +257,7 @@ def test_poly_falls_in_a_straight_line(tmp_path):
 def test_tasks_that_are_not_there_and_words_that_a_task_lacks(tmp_path):
     with pytest.raises(UnsmoothError, match="unknown task 'segmentaton'"):
         small_run(tmp_path, task="segmentaton")
-    with pytest.raises(UnsmoothError, match="unknown option of classification 'head'"):
+    with pytest.raises(UnsmoothError, match="classification has no option 'head'"):
         small_run(tmp_path, options={"head": "upernet"})
     with pytest.raises(UnsmoothError, match="val_data is not supported by the task vqa"):
         small_run(tmp_path, task="vqa", val_data="digits")

@@ -342,9 +342,9 @@ class Diagnosis(Result):
         reference: The same vitals at random initialisation, if measured.
         samples: Attention maps and token similarity of a few images.
         learned: Parameters of the applied remedies.
-        provenance: Versions, command and duration.
+        provenance (Provenance): Versions, command and duration.
         findings: Observations, the most severe one first.
-        conclusion: The verdict with its text, blocks and cause.
+        conclusion (Verdict): The verdict with its text, blocks and cause.
 
     Example:
         >>> import unsmooth

@@ -134,7 +134,27 @@ class TrialProvenance(Provenance):
 class Trial(Result):
     """Several models trained on one budget, compared with the first one.
 
-    `trial["attn_scale"]` is an `Arm`, `str(trial)` a table, and `save` writes a page (.html) or a figure.
+    `trial["attn_scale"]` is an `Arm`, `str(trial)` is a table, and `save` writes a page (.html) or a figure.
+
+    Attributes:
+        data: Name and size of the data, and skipped images.
+        recipe_name: Name of the recipe.
+        recipe: Fields of the recipe.
+        seeds: Seeds of the runs of each arm.
+        confidence: Confidence level of the intervals.
+        arms: The arms, the baseline first.
+        made: Versions, machine, command and duration.
+        verdict: One sentence for the trial, and one line per arm.
+
+    Example:
+        >>> import tempfile, unsmooth
+        >>> host = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=16, num_heads=2, depth=2)"
+        >>> trial = unsmooth.compare(
+        ...     [host, host + "+attn_scale"], "digits", epochs=1, warmup_epochs=0, train_images=128, val_images=40,
+        ...     seeds=1, costs=False, vitals="none", out=tempfile.mkdtemp(),
+        ... )
+        >>> trial.verdict.text
+        'No difference to plain shown for attn_scale on this data and budget, with 1 seed.'
     """
 
     kind = "trial"
@@ -168,7 +188,14 @@ class Trial(Result):
         return f"Trial({self.verdict.text!r})"
 
     def save(self, path: str | Path) -> None:
-        """Write a report page (.html) or the figure of differences (.png, .svg, .pdf)."""
+        """Write a report page (.html) or the figure of differences (.png, .svg, .pdf).
+
+        Args:
+            path: File to write. Its suffix selects the format.
+
+        Raises:
+            UnsmoothError: If the format is not supported or the file cannot be written.
+        """
         from unsmooth.report.render import render_trial
 
         path = Path(path)

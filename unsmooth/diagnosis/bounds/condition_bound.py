@@ -1,6 +1,6 @@
 """Condition numbers of attention and their bounds: Propositions 4.1 and 4.2 of Always Skip Attention.
 
-    4.1   log κ(XW_QW_KᵀXᵀXW_V) ≤ log κ(W_Q)κ(W_K)κ(W_V) + 3 log κ(X)      linear attention, without softmax
+    4.1   log κ(X W_Q W_Kᵀ Xᵀ X W_V) ≤ log κ(W_Q)κ(W_K)κ(W_V) + 3 log κ(X)      linear attention, without softmax
     4.2   the skip lowers the condition number of the output of attention
 
 X is the input of the attention branch, W are the weights of all heads. `linear` is the right side of 4.1 and
@@ -31,7 +31,7 @@ RESOLUTION = 1e-15
 
 @register(
     title="condition bounds",
-    formula="log κ(W_Q)κ(W_K)κ(W_V) + 3 log κ(X) ≥ log κ(XW_QW_KᵀXᵀXW_V)",
+    formula="log κ(W_Q)κ(W_K)κ(W_V) + 3 log κ(X) ≥ log κ(X W_Q W_Kᵀ Xᵀ X W_V)",
     reading="measured values below the bound: the proposition holds for this block",
     family="theory",
     of="model",
