@@ -110,7 +110,7 @@ def _evidence(key: str) -> list[str]:
         if any(used.search(spec) for group in experiment.groups for spec in group.specs(small=False))
     ]
     return [
-        *(["Recorded trials on CIFAR-10, difference to the plain host in points of top-1:", ""] if trials else []),
+        *(["Recorded trials on CIFAR-10, difference from the plain host in points of top-1:", ""] if trials else []),
         *table(("arm", "trial", "measured here", "published"), trials),
         *(["Parts of the papers that use it, with published and measured values:", ""] if parts else []),
         *table(("part", "in the paper", "command"), parts),

@@ -218,7 +218,7 @@ MISTAKES = [
     (["diagnose", SPEC, "--limit", "0"], "limit must be at least 1"),
     (["diagnose", SPEC, "--batch-size", "0"], "batch_size must be at least 1"),
     (["diagnose", SPEC, "--checkpoint", "nowhere.pth"], "does not exist"),
-    (["diagnose", SPEC, SPEC, "--checkpoint", "a"], "2 specs and 1 checkpoints"),
+    (["diagnose", SPEC, SPEC, "--checkpoint", "a"], "got 1 checkpoints for 2 specs"),
     (["diagnose", SPEC, "--out", "file"], "is a file; --out takes a folder"),
     (["diagnose", "x.json"], "cannot read the diagnosis"),
     (["diagnose", "resnet18"], "ran no attention"),

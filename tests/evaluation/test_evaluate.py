@@ -75,7 +75,7 @@ def test_json_goes_there_and_back(saved: Path, tmp_path: Path, monkeypatch: pyte
     assert done[-1] == (12, 12)
     assert "validation" in str(again) and "images/s" in str(again) and "attn_scale" in str(again)
     assert "validation" in repr(again)
-    with pytest.raises(UnsmoothError, match="unknown test"):
+    with pytest.raises(UnsmoothError, match="has no test"):
         again["validatoin"]
     for content, reason in (
         ("{", "cannot read"),

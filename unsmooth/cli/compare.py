@@ -31,8 +31,9 @@ def compare(
 ) -> None:
     """Train several models on the same budget and compare them.
 
-    Differences to the first model are reported with intervals. Every field of the recipe is an option too: --epochs 10
-    (see unsmooth list recipes). The same command resumes an interrupted trial; more specs or seeds extend it.
+    Differences from the first model are reported with intervals. Every field of the recipe is an option too:
+    --epochs 10 (see unsmooth list recipes). The same command resumes an interrupted trial; more specs or seeds extend
+    it.
     """
     from unsmooth.report.trial_table import as_rich
     from unsmooth.trials.compare import compare as run_trial

@@ -51,7 +51,7 @@ def diagnose(
 ) -> None:  # fmt: skip
     """Measure whether, where and why the tokens of a model collapse.
 
-    Vitals are measured per block. From them follow findings, a verdict and candidate remedies.
+    Vitals are measured per block. Findings, a verdict and candidate remedies are derived from them.
     """
     from unsmooth.diagnosis.diagnose import diagnose as run_diagnosis
     from unsmooth.report.tables import as_rich

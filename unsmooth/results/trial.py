@@ -24,7 +24,7 @@ class Spread:
 
 @record
 class Difference:
-    """Difference in accuracy to the first arm, with its bootstrap interval; all values are fractions.
+    """Difference in accuracy from the first arm, with its bootstrap interval; all values are fractions.
 
     `shown` is true if the interval excludes zero.
     """
@@ -154,7 +154,7 @@ class Trial(Result):
         ...     seeds=1, costs=False, vitals="none", out=tempfile.mkdtemp(),
         ... )
         >>> trial.verdict.text
-        'No difference to plain shown for attn_scale on this data and budget, with 1 seed.'
+        'No difference from plain shown for attn_scale on this data and budget, with 1 seed.'
     """
 
     kind = "trial"

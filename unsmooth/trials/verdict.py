@@ -24,7 +24,7 @@ def trial_verdict(arms: Sequence[Arm], seeds: int) -> TrialVerdict:
     clauses = [
         _clause(outcomes["better"], relation.format("better", base), seeds),
         _clause(outcomes["worse"], relation.format("worse", base), seeds),
-        f"no difference to {base} shown for {_ties(outcomes['tie'], len(others))}" if outcomes["tie"] else "",
+        f"no difference from {base} shown for {_ties(outcomes['tie'], len(others))}" if outcomes["tie"] else "",
         f"{_and(outcomes['failed'])} did not finish with every seed, or {base} did not" if outcomes["failed"] else "",
     ]
     sentence = "; ".join(clause for clause in clauses if clause)
