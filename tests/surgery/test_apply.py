@@ -257,7 +257,7 @@ def test_host_options_join_the_spec_unless_they_cannot_be_written() -> None:
 def test_a_mistake_in_a_remedy_is_found_before_the_host_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unsmooth.surgery.create.create_host", None)
     for spec in ("deit+attn_scal", "deit+adder(gian=1)"):
-        with pytest.raises(UnsmoothError, match="unknown|has no option"):
+        with pytest.raises(UnsmoothError, match=r"unknown|has no option"):
             unsmooth.create_model(spec)
     with pytest.raises(UnsmoothError, match=r"names no host: write HOST\+adder"):
         unsmooth.create_model(unsmooth.spec.ModelSpec(None, (unsmooth.spec.SpecItem("adder"),)))
