@@ -1,11 +1,11 @@
 """Time of the adder operators relative to ``torch.cdist(p=1)`` (below 1 is faster).
 
-The two are run alternately and compared pair by pair, so that load from elsewhere hits both. Shown are the
-median and the quartiles of the ratios.
+The two are run alternately and compared in pairs, so that other load on the machine affects both. The median
+and the quartiles of the ratios are shown.
 
-The tiled loops meet at a thread barrier after each kernel, cdist only once per call. If other processes
-compete for the cores, spinning at these barriers can cost many times the work itself: set
-OMP_WAIT_POLICY=PASSIVE then.
+The tiled loops have a thread barrier after each kernel, cdist only one per call. If other processes compete
+for the cores, spinning at these barriers can take many times as long as the computation; in that case, set
+OMP_WAIT_POLICY=PASSIVE.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the thresholds of a verdict were tried on: small hosts of 6 to 48 blocks, with and without the attention skip.
+"""Calibration of the verdict: small hosts of 6 to 48 blocks, with and without the attention skip.
 
-Each is diagnosed at random start and after a short training on CIFAR-10 (20,000 images, batch 64, AdamW, one thread).
+Each is diagnosed untrained and after a short training on CIFAR-10 (20,000 images, batch 64, AdamW, one thread).
 Writes results/calibration.json. Trained models are kept in FOLDER and not trained again. About an hour.
 
     python benchmarks/calibration.py CIFAR.npz FOLDER

@@ -2,7 +2,7 @@
 
     python benchmarks/imports.py [--rounds 7]
 
-Each import runs in a fresh process; the statements take turns in every round.
+Each import runs in a new process; every round runs each statement once.
 """
 
 from __future__ import annotations

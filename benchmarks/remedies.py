@@ -1,4 +1,4 @@
-"""What each remedy costs: parameters, operations, and throughput as a share of the plain host.
+"""Cost of each remedy: parameters, operations, and throughput as a share of the plain host.
 
 DeiT-S/16 at 224, batch 8, fp32, all cores. All arms run interleaved in one process, in a new random order each
 round; a share is the host's time in that round over the arm's, and the table shows the median and the quartiles

@@ -1,6 +1,6 @@
-"""What `unsmooth train` costs beside a bare PyTorch loop with the same model, data and loader, and what vitals add.
+"""Overhead of `unsmooth train` compared with a bare PyTorch loop (same model, data and loader), and cost of vitals.
 
-Both train in turn in one process, epoch by epoch, on noise pictures of the host's size; the ratio is of one round.
+Both train alternately in one process, epoch by epoch, on noise images of the host's size; ratios are per round.
 Goals: at least 0.97 of the bare loop's images per second, and vitals under 3 % of a run.
 
     python benchmarks/training.py
@@ -77,11 +77,11 @@ def compare(name: str, spec: str) -> None:
             shares.append(watched / (end - middle))
     low, middle_ratio, high = np.quantile(ratios, [0.25, 0.5, 0.75])
     share_of_epoch = statistics.median(shares)
-    # An epoch of a real run is longer than this one, and vitals are measured in one of `vitals_every`.
+    # An epoch of a real run is longer than this one, and vitals are measured every `vitals_every` epochs.
     share = share_of_epoch * IMAGES / REAL / recipe.vitals_every
     print(f"{name}: {middle_ratio:.3f} ({low:.3f}–{high:.3f}) of the bare loop's images per second")
-    print(f"  measuring the vitals takes as long as {share_of_epoch * IMAGES:.0f} images of training: {share:.2%} of a "
-          f"run on {REAL:,} when measured every {recipe.vitals_every} epochs")  # fmt: skip
+    print(f"  measuring the vitals takes as long as training on {share_of_epoch * IMAGES:.0f} images: {share:.2%} of a "
+          f"run on {REAL:,} images that measures them every {recipe.vitals_every} epochs")  # fmt: skip
 
 
 if __name__ == "__main__":

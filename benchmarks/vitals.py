@@ -1,9 +1,9 @@
-"""What a diagnosis costs: DeiT-S at 224, default vitals, against a plain forward pass and against plain formulas.
+"""Cost of a diagnosis: DeiT-S at 224, default vitals, compared with a plain forward pass and with plain formulas.
 
-Interleaved in one process, median over rounds. Memory: the peak of one process that diagnoses 64 images against one
-that diagnoses 512. "Plain formulas" are the same vitals as they stand in the papers: a whole SVD for each, all pairs,
-one image at a time, and every image (the library decomposes a sample); without the theory. They are timed on a few
-images and compared by the image. "Whole diagnosis" adds the random reference, sample maps and the verdict.
+Interleaved in one process, median over rounds. Memory: peak of a process that diagnoses 64 images, and of one that
+diagnoses 512. "Plain formulas" are the same vitals computed as printed in the papers: a full SVD for each, all pairs,
+one image at a time, for every image (the library decomposes a sample); without the theory vitals. They are timed on
+a few images and compared per image. "Whole diagnosis" adds the random reference, sample maps and the verdict.
 
     python benchmarks/vitals.py [--images 64] [--rounds 3]
 """
@@ -36,7 +36,7 @@ HOST, BATCH = "deit_small_patch16_224", 16
 
 
 def trained_like() -> torch.nn.Module:
-    """A host with sharp attention: a fresh one attends uniformly, which is not what is diagnosed."""
+    """A host with peaked attention; attention at random initialisation is uniform, which is not a typical input."""
     torch.manual_seed(0)
     model = timm.create_model(HOST).eval()
     for block in model.blocks:
@@ -65,7 +65,7 @@ def whole(model: Any, images: Tensor) -> None:
     diagnose(model, images, limit=None, batch_size=BATCH)
 
 
-# The same vitals from their formulas. Each is a few lines that a person would write first.
+# The same vitals from their formulas. Each is the direct implementation, in a few lines.
 
 
 def pairs_cosine(rows: Tensor) -> float:
@@ -183,7 +183,7 @@ def main() -> None:
     print(f"vitals / forward pass   {median['default vitals'] / median['plain forward pass']:.2f}   (goal: at most 3)")
     each = {name: median[name] / len(data) for name, (_, data) in arms.items()}
     ratio = each["plain formulas"] / each["default vitals"]
-    print(f"formulas / vitals       {ratio:.2f}   (goal: at least 5; by the image)")
+    print(f"formulas / vitals       {ratio:.2f}   (goal: at least 5; per image)")
     small, large = (
         int(
             subprocess.run(

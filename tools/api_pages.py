@@ -34,7 +34,7 @@ def pages() -> dict[str, str]:
     assert sorted(grouped) == sorted(unsmooth.__all__), "every public name is in one group of tools/api_pages.py"
     index = [
         "# API reference", "",
-        "Everything a user needs is a name of `unsmooth` itself. The names are imported on first use.", "",
+        "Everything a user needs is in the namespace `unsmooth`. Names are imported on first use.", "",
     ]  # fmt: skip
     texts = {}
     for file, (title, names) in GROUPS.items():
@@ -46,8 +46,8 @@ def pages() -> dict[str, str]:
     results = [f"unsmooth.results.{name.lower()}.{name}" for name in RESULTS if _exists(name)]
     texts["api/results.md"] = page([
         "# Results", "",
-        "`Diagnosis` is on [its own page](diagnosis.md). Each result is written to JSON and read back; "
-        "The [schemas](../schemas/index.md) describe the files.", "",
+        "`Diagnosis` is on [its own page](diagnosis.md). Each result can be written to JSON and "
+        "read back. The [schemas](../schemas.md) describe the files.", "",
         *(line for path in results for line in _entry(path)),
     ])  # fmt: skip
     texts["api/theory.md"] = page([

@@ -1,4 +1,4 @@
-"""docs/architecture.md: the rooms, who imports whom (from the import contract), and three traced walks."""
+"""docs/architecture.md: the rooms, the imports between them (from the import contract), and three traced walks."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ PACKAGE = ROOT / "unsmooth"
 DEPTH = 4
 HOST = "vit_tiny_patch16_224(img_size=8, patch_size=4, depth=2, embed_dim=16, num_heads=2, in_chans=1)"
 ROOMS = {
-    "utils": "options, file writing, text: no idea of its own about models",
-    "models": "hosts that timm lacks, registered with timm",
+    "utils": "options, file writing, text; nothing about models",
+    "models": "hosts that are not in timm, registered with timm",
     "seam": "torch functions of a forward pass become events; modules that apply what is attached to them",
-    "hosts": "build a host, trace one forward pass, read blocks and branches off it",
+    "hosts": "build a host, trace one forward pass, derive blocks and branches from it",
     "remedies": "one file per remedy, their base classes and kernels",
     "surgery": "plan, apply, remove, fold, save, load; the authors' checkpoints",
     "data": "image sources, splits, transforms, sampling, batches",
     "vitals": "one file per vital: pure functions of tokens, maps or scores",
     "theory": "the theorems of the papers, one file per paper: pure functions",
-    "report": "tables, pages and figures, made from results alone",
+    "report": "tables, pages and figures, made from results only",
     "results": "what commands return, as types that are written to JSON",
     "diagnosis": "probe, measure, bounds, rules, verdict",
     "recipes": "all hyper-parameters of a training run, as data",
@@ -52,7 +52,7 @@ The root of the package holds what every room may use: `errors`, `spec` (model s
 `_version`, and `__init__` with the public names, which are imported on first use.
 """
 SEAM = """
-## Attention is met at the function
+## Attention is intercepted at the function
 
 No host is reimplemented or wrapped. While a module runs, a `TorchFunctionMode` sees
 `F.scaled_dot_product_attention`, `F.multi_head_attention_forward` and softmax, so one piece of code serves timm,
@@ -86,13 +86,13 @@ Each tree is a trace of real calls on a ViT of two blocks. Private helpers are l
 function is shown where it is first called, and only the upper levels are shown. The column on the right is the room.
 """
 EXPLANATIONS = {
-    "apply": "One forward pass on a noise image tells where the blocks, branches and attention calls are (the anatomy, "
+    "apply": "One forward pass on a noise image shows where the blocks, branches and attention calls are (the anatomy, "
     "which is cached on the model). The remedy names a place for each of its parts and changes nothing. Only after the "
     "whole plan has been checked are the parts attached and recorded on the model.",
-    "diagnose": "The model runs once per batch. A probe hands the tokens and effective attention maps of each block "
-    "to the vitals, which keep running means. Rules read the means and give findings, and findings give the verdict.",
+    "diagnose": "The model runs once per batch. A probe passes the tokens and effective attention maps of each block "
+    "to the vitals, which keep running means. Rules derive findings from the means, and the verdict from the findings.",
     "train": "The spec is built into a treated model, the images come from a sampler that depends only on seed, epoch "
-    "and position, and one optimiser step is taken. The run directory holds checkpoints, metrics and the final model.",
+    "and position, and one optimizer step is taken. The run directory holds checkpoints, metrics and the final model.",
 }
 
 

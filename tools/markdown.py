@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import inspect
 import re
 from collections.abc import Iterable
 from pathlib import Path
+
+from unsmooth.report.formatting import subscripts
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -32,19 +35,24 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str
 
 
 def code(text: str) -> str:
-    """Code in a table cell, where a pipe must not end the cell."""
-    return f"<code>{text.replace('&', '&amp;').replace('<', '&lt;').replace('|', '&#124;')}</code>"
+    """A formula as code with subscripts, in a table cell, where a pipe must not end the cell."""
+    return f"<code>{subscripts(html.escape(text, quote=False)).replace('|', '&#124;')}</code>"
+
+
+def whole(text: str) -> str:
+    """Text in which no line break can occur."""
+    return text.replace(" ", "\u00a0")
 
 
 def prose(text: str) -> str:
-    """A docstring as Markdown: indented blocks stay code, and `<` outside of code is escaped."""
+    """A docstring as Markdown: indented blocks stay code; outside of code, `<` is escaped and subscripts are set."""
     lines = inspect.cleandoc(text).splitlines()
     return "\n".join(line if line.startswith("    ") else _escape(line) for line in lines)
 
 
 def _escape(line: str) -> str:
     pieces = re.split(r"(`[^`]*`)", line)
-    return "".join(piece if piece.startswith("`") else piece.replace("<", "&lt;") for piece in pieces)
+    return "".join(piece if piece.startswith("`") else subscripts(piece.replace("<", "&lt;")) for piece in pieces)
 
 
 def section(title: str, lines: Iterable[str]) -> list[str]:

@@ -81,7 +81,7 @@ def _cost(key: str) -> list[str]:
     rows = [line for line in lines[2:] if re.match(rf"\| `{key}[`(]", line)]
     if not rows:
         return [
-            "Not part of the benchmark: a forward pass costs the same with and without it, or it was not measured.",
+            "Not part of the benchmark: it does not change the cost of a forward pass, or it was not measured.",
             "",
         ]
     explanation = "Speed is a ratio to the plain host (1: as fast), on one CPU. [What the columns mean](../cost.md)."
@@ -110,7 +110,7 @@ def _evidence(key: str) -> list[str]:
         if any(used.search(spec) for group in experiment.groups for spec in group.specs(small=False))
     ]
     return [
-        *(["Recorded trials on CIFAR-10, difference to the plain host in points of top-1:", ""] if trials else []),
+        *(["Recorded trials on CIFAR-10, difference from the plain host in points of top-1:", ""] if trials else []),
         *table(("arm", "trial", "measured here", "published"), trials),
         *(["Parts of the papers that use it, with published and measured values:", ""] if parts else []),
         *table(("part", "in the paper", "command"), parts),

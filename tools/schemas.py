@@ -1,4 +1,4 @@
-"""JSON schemas of the results: docs/schemas/NAME.json, and a page that lists them."""
+"""JSON schemas of the results: docs/schemas/NAME.json, and the page docs/schemas.md."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ RESULTS = {
 }  # fmt: skip
 INTRO = """
 Every result is one JSON file. `to_json` writes it and `from_json` reads it back without loss. Each file carries its
-`kind` and `format`; a file of another kind, of another format or with wrong fields is refused with the reason. The
-schemas are written from the classes in `unsmooth/results/`.
+`kind` and `format`; a file of another kind or format, or with invalid fields, raises an error that says why. The
+schemas are generated from the classes in `unsmooth/results/`.
 """
 
 
@@ -35,10 +35,10 @@ def pages() -> dict[str, str]:
         texts[f"schemas/{file}"] = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
         rows.append(
             (
-                f"[`{name}`](../api/{'diagnosis' if name == 'Diagnosis' else 'results'}.md)",
+                f"[`{name}`](api/{'diagnosis' if name == 'Diagnosis' else 'results'}.md)",
                 f"`{cls.command}`",
-                f"[{file}]({file})",
+                f"[{file}](schemas/{file})",
             )
         )
     lines = ["# JSON schemas", "", INTRO.strip(), "", *table(("result", "written by", "schema"), rows)]
-    return {"schemas/index.md": page(lines), **texts}
+    return {"schemas.md": page(lines), **texts}

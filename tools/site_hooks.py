@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: sections whose pages are generated fill themselves, and files of the root become pages."""
+"""mkdocs hooks: fill the navigation with generated pages, and turn files of the repository root into pages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parent.parent
 ROOT_PAGES = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 SHIM = "assets/javascripts/iframe-worker.js"  # without it, Material loads one from another server
+ASSETS = {SHIM: "iframe-worker.js", "assets/stylesheets/site.css": "site.css"}  # docs/ holds pages only
 
 
 def on_config(config: Any) -> Any:
@@ -32,10 +33,10 @@ def _expand(entry: Any, docs: Path) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add CONTRIBUTING.md and CHANGELOG.md, with their links as seen from docs/, and the shim of the search."""
+    """Add CONTRIBUTING.md and CHANGELOG.md, with links relative to docs/, and the assets."""
     for page, source in ROOT_PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=re.sub(r"\]\(docs/", "](", text)))
-    shim = (ROOT / "tools" / "iframe-worker.js").read_text(encoding="utf-8")
-    files.append(File.generated(config, SHIM, content=shim))
+    for asset, source in ASSETS.items():
+        files.append(File.generated(config, asset, content=(ROOT / "tools" / source).read_text(encoding="utf-8")))
     return files

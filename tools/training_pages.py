@@ -7,7 +7,7 @@ import json
 import tomllib
 from typing import Any
 
-from tools.markdown import RESULTS, page, table
+from tools.markdown import RESULTS, page, table, whole
 from unsmooth.recipes.recipe import Recipe, list_recipes, load_recipe
 from unsmooth.utils.options import describe
 
@@ -30,9 +30,9 @@ CPU. That is far from convergence.
   test images, first block → last block.
 """
 RECIPES = """
-A recipe holds every choice that decides the result of a training run. The bundled recipes are files in
+A recipe holds every choice that determines the result of a training run. The bundled recipes are files in
 `unsmooth/recipes/`. `unsmooth train … --recipe deit --epochs 100` overrides a field, and `--recipe MINE.toml` reads
-your own file. Fields that a file leaves out have their default.
+your own file. Fields that a file omits have their default.
 """
 
 
@@ -59,14 +59,17 @@ def _row(arm: dict[str, Any], published: dict[str, str]) -> list[str]:
     top1, difference, diagnosis = arm["top1"], arm["difference"], arm["diagnosis"]
     accuracy = "failed" if top1["mean"] is None else f"{100 * top1['mean']:.1f}"
     accuracy += "" if top1["sd"] is None else f" ± {100 * top1['sd']:.1f}"
+    gain = "" if difference is None else difference["text"].replace(" points", "")
+    if "(" in gain:  # a line break may only precede the interval
+        text, _, interval = gain.partition("(")
+        gain = f"{text}({whole(interval)}"
 
     def ends(key: str, digits: int) -> str:
         values = [v for v in (diagnosis or {"vitals": {}})["vitals"].get(key, []) if v is not None]
-        return f"{values[0]:.{digits}f} → {values[-1]:.{digits}f}" if values else ""
+        return whole(f"{values[0]:.{digits}f} → {values[-1]:.{digits}f}") if values else ""
 
     return [
-        f"`{arm['name']}`", accuracy, "" if difference is None else difference["text"].replace(" points", ""),
-        published.get(arm["name"], ""),
+        f"`{arm['name']}`", whole(accuracy), gain, published.get(arm["name"], ""),
         f"{arm['parameters']:,}", f"{arm['flops'] / 1e6:.1f}",
         *(f"{arm[kind]['ratio']['median']:.2f}" for kind in ("inference", "training")),
         "" if diagnosis is None else diagnosis["verdict"]["state"], ends("token_cosine", 2), ends("effective_rank", 1),

@@ -29,7 +29,7 @@ def pages() -> dict[str, str]:
         "## Calibration", "",
         "The verdict for each model that the thresholds were chosen on, in addition to the saliency fine-tune "
         "(`benchmarks/calibration.py`: hosts of width 64 with 65 tokens, 32 images of CIFAR-10). Values are first "
-        "block → last block. Accuracy shows how far the training came.", "",
+        "block → last block. Accuracy shows how far training had progressed.", "",
         *_calibration(),
         "## Candidate remedies", "", prose(inspect.getdoc(prescriptions) or ""), "",
         *table(("finding", "remedy", "why", "on pretrained weights"), (

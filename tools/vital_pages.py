@@ -65,7 +65,7 @@ def _index(vitals: dict[str, Vital]) -> str:
     lines = [
         "# Vitals", "",
         "What `unsmooth diagnose` measures, block by block. Values are means over images, with their spread. Parts "
-        "named `heads` have one value per head. A vital that cannot be measured on a block gives the reason instead. "
+        "named `heads` have one value per head. Where a vital cannot be measured, the reason is shown instead. "
         'In Python: `diagnosis["token_cosine"].mean`.', "",
     ]  # fmt: skip
     for family in FAMILIES:
@@ -113,7 +113,7 @@ def _cases(vital: Vital) -> list[str]:
 
 def _value(measure: Callable[..., Any], inputs: tuple[Tensor, ...], main: str) -> str:
     try:
-        values = measure(*inputs)
+        values = measure(*(tensor.double() for tensor in inputs))  # so that rounding does not show
     except Undefined as reason:
         return f"undefined: {reason}"
     if isinstance(values, dict):

@@ -1,3 +1,3 @@
-"""The version of unsmooth, its one place."""
+"""The version of unsmooth, defined only here."""
 
 __version__ = "0.1.0"

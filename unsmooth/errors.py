@@ -9,7 +9,16 @@ LISTED = 30  # an error lists at most this many known names
 
 
 class UnsmoothError(ValueError):
-    """A request that cannot be fulfilled. The model is unchanged."""
+    """A request that cannot be fulfilled. The message says what happened and what to do; the model is unchanged.
+
+    Example:
+        >>> import unsmooth
+        >>> try:
+        ...     unsmooth.create_model("vit_tiny_patch16_224+atn_scale")
+        ... except unsmooth.UnsmoothError as error:
+        ...     print(str(error).split(" Known")[0])
+        unknown remedy 'atn_scale'. Did you mean 'attn_scale'?
+    """
 
 
 class NotApplicable(UnsmoothError):
@@ -17,7 +26,7 @@ class NotApplicable(UnsmoothError):
 
 
 class Interrupted(UnsmoothError):
-    """Training was asked to stop. What is done is saved, and the same command resumes."""
+    """Training was asked to stop. A checkpoint is saved, and the same command resumes the run."""
 
 
 def first_line(error: BaseException) -> str:
@@ -30,13 +39,21 @@ def missing_package(what: str, package: str, extra: str) -> UnsmoothError:
     return UnsmoothError(f"{what} needs {package}. pip install 'unsmooth[{extra}]'")
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> UnsmoothError:
-    """The error for an unknown name: suggests the nearest known name and lists all (the nearest three of many)."""
+def unknown(what: str, name: str, known: Iterable[str], owner: str = "") -> UnsmoothError:
+    """The error for an unknown name: suggests the nearest known name and lists all (the nearest three of many).
+
+    With an owner, the message is "OWNER has no WHAT 'NAME'" instead of "unknown WHAT 'NAME'".
+    """
     known = sorted(known)
+    problem = f"{owner} has no {what} {name!r}." if owner else f"unknown {what} {name!r}."
     if len(known) > LISTED:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.0)
-        return UnsmoothError(f"unknown {what} {name!r}. Nearest of {len(known)}: {', '.join(near)}.")
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+        return UnsmoothError(f"{problem} Closest of {len(known)} names: {', '.join(near)}.")
     listing = f" Known: {', '.join(known)}." if known else " There are none."
-    return UnsmoothError(f"unknown {what} {name!r}.{hint}{listing}")
+    return UnsmoothError(f"{problem}{suggestion(name, known)}{listing}")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """A sentence that suggests the nearest known name, with a leading space; "" if no name is near."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""

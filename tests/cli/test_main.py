@@ -105,7 +105,7 @@ def test_check_says_why_not_at_all(capsys: pytest.CaptureFixture[str], monkeypat
 def test_a_block_left_out_is_a_note_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     shown = warnings.showwarning
     assert cli.main(["check", f"{HOSTS['pvt_v2']}+adder_attention"]) == 0
-    assert "note: adder_attention is not on block 0: " in capsys.readouterr().err
+    assert "note: adder_attention is not applied to block 0: " in capsys.readouterr().err
     assert warnings.showwarning is shown
 
 
@@ -117,10 +117,10 @@ def test_a_block_left_out_is_a_note_on_standard_error(capsys: pytest.CaptureFixt
         (["check", "a", "b"], "unexpected extra argument"),
         (["check", "--fast", "a"], "No such option"),
         (["list", "hosts"], "unknown listing 'hosts'. Known: recipes, remedies, vitals."),
-        (["check", "deit_tiny_patch16_22"], "timm has no model 'deit_tiny_patch16_22'. Near names: deit_tiny"),
+        (["check", "deit_tiny_patch16_22"], "timm has no model 'deit_tiny_patch16_22'. Closest names: deit_tiny"),
         (["check", "timm:deit"], "timm has no model 'deit'"),
-        (["check", "torchvision:vit_b_17"], "unknown torchvision model 'vit_b_17'. Nearest of "),
-        (["check", "hf:vit(hidden_sise=3)"], "unknown option of hf:vit 'hidden_sise'. Did you mean 'hidden_size'?"),
+        (["check", "torchvision:vit_b_17"], "unknown torchvision model 'vit_b_17'. Closest of "),
+        (["check", "hf:vit(hidden_sise=3)"], "hf:vit has no option 'hidden_sise'. Did you mean 'hidden_size'?"),
         (["check", "deit_tiny_patch16_224(depht=2)"], "timm cannot build deit_tiny_patch16_224(depht=2): TypeError: "),
         (["check", "deit_tiny_patch16_224(depth=two)"], "timm cannot build deit_tiny_patch16_224(depth=two): "),
         (["check", "hf:vit(hidden_size=7)"], "hf cannot build hf:vit(hidden_size=7): "),
@@ -207,7 +207,7 @@ def test_blocks_are_written_as_spans() -> None:
         ([], " There are none."),
         (["banana", "apple"], " Did you mean 'apple'? Known: apple, banana."),
         (["xyz"], " Known: xyz."),
-        ([f"apple{i}" for i in range(LISTED + 1)], f" Nearest of {LISTED + 1}: apple9, apple8, apple7."),
+        ([f"apple{i}" for i in range(LISTED + 1)], f" Closest of {LISTED + 1} names: apple9, apple8, apple7."),
     ],
 )
 def test_unknown_names_list_what_is_known_unless_it_is_too_much(known: list[str], tail: str) -> None:

@@ -70,7 +70,7 @@ def test_recipes_are_listed(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "digits", "--epoch", "3"], "Nearest of \\d+: --epochs"),
+        (["--data", "digits", "--epoch", "3"], "Closest of \\d+ names: --epochs"),
         (["--data", "digits", "--lr", "fast"], "lr must be a number .got 'fast'."),
         (["--data", "digits", "--recipe", "big"], "unknown recipe 'big'"),
         (["--data", "nowhere"], "no images at 'nowhere'"),
@@ -83,7 +83,7 @@ def test_recipes_are_listed(capsys):
         (["--data", "digits", "--image-size", "9"], "does not accept images of 9 × 9 pixels"),
         (["--data", "digits", "--device", "meta"], "training on 'meta' is not supported"),
         (["--data", "digits", "--device", "cuda:99"], "device 'cuda:99' does not exist"),
-        (["--data", "digits", "--optimizer", "adamwow"], "timm cannot build the optimiser 'adamwow'"),
+        (["--data", "digits", "--optimizer", "adamwow"], "timm cannot build the optimizer 'adamwow'"),
     ],
 )
 def test_mistakes_in_options(tmp_path, capsys, monkeypatch, arguments, message):

@@ -351,7 +351,7 @@ def test_strict_data_stops_in_one_line_with_the_name(kind: str, workers: int) ->
     ]
     for run in runs:
         assert re.fullmatch(
-            r"toys\[\d+\] of toys is broken: half of it is missing\. Without --strict-data .*", refusal(run)
+            r"toys\[\d+\] of toys is broken: half of it is missing\. Remove --strict-data .*", refusal(run)
         )
 
 
@@ -380,7 +380,7 @@ def test_a_stream_that_ends_early_or_has_odd_labels(workers: int) -> None:
     assert isinstance(images, Stream)
     short = replace(images, count=90)
     said = refusal(lambda: batches(short, workers=workers))
-    assert said == "toys ended before its 90 images. Correct the number after |"
+    assert said == "toys ended before its 90 images. Correct the number after |."
     said = refusal(lambda: list(evaluation_batches(ImageDataset(short, PLAIN, 3), 4, workers)))
     assert said == "toys has 30 images, fewer than the expected 90"
     said = refusal(lambda: batches(replace(images, num_classes=2), workers=workers))

@@ -74,7 +74,7 @@ def test_folders(tmp_path: Path, held: str) -> None:
 
 
 def test_linked_class_folders(tmp_path: Path) -> None:
-    """A part of a data set is often made of links."""
+    """A part of a dataset is often made of links."""
     folder(folder(tmp_path / "all", "train"), "val")
     for split in ("train", "val"):
         (tmp_path / "part" / split).mkdir(parents=True)
@@ -131,7 +131,7 @@ def test_a_part_is_spread_over_the_data() -> None:
     assert limit_splits(splits).train is splits.train and limit_splits(splits, 9999).train is splits.train
 
 
-# Data sets of torchvision, by timm's names
+# Datasets of torchvision, by timm's names
 
 
 def idx(path: Path, array: np.ndarray[Any, Any]) -> None:
@@ -281,8 +281,8 @@ def test_data_that_cannot_be_learned(tmp_path: Path, kind: str) -> None:
 
 
 TIMM_WRONG: dict[str, tuple[str, bool, str]] = {  # name, whether a root is given, what is said
-    "no root": ("torch/mnist", False, "needs --data-dir: the folder of the torchvision data set"),
-    "no files": ("torch/cifar10", True, "timm cannot open the data set 'torch/cifar10@train'"),
+    "no root": ("torch/mnist", False, "needs --data-dir: the folder of the torchvision dataset"),
+    "no files": ("torch/cifar10", True, "timm cannot open the dataset 'torch/cifar10@train'"),
     "unknown": ("torch/no_such", True, "cannot open .*no_such"),
     "no validation": ("torch/image_folder", True, "has no split for validation.*--val-data"),
     "no such split": ("torch/image_folder@part", True, "has no folder part"),

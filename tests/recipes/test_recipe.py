@@ -62,7 +62,7 @@ def test_arguments_are_read_as_the_types_of_the_fields():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"lrr": 1}, r"unknown option of recipe 'lrr'.*\blr\b"),
+        ({"lrr": 1}, r"recipe has no option 'lrr'.*\blr\b"),
         ({"lr": 0}, "lr must be above 0"),
         ({"lr": "fast"}, r"recipe: lr must be a number \(got 'fast'\)"),
         ({"lr": float("nan")}, "lr must be finite"),
@@ -98,7 +98,7 @@ def test_missing_recipes_are_reported(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("no_lr", "1", "unknown option of recipe"),
+        ("no_lr", "1", "recipe has no option"),
         ("lr", "fast", "lr must be a number .got 'fast'."),
         ("lr", "-1", "lr must be above 0 .got '-1'."),
         ("lr", "nan", "lr must be finite"),

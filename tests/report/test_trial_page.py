@@ -125,7 +125,7 @@ def test_a_run_that_failed_is_named_and_counts_nowhere():
     t = trial()
     fail(t["arms"][1], 1)
     text = said(page(t))
-    assert "1 of 3 runs failed (seed 1: NaN in block 3); the numbers are of the rest" in text
+    assert "1 of 3 runs failed (seed 1: NaN in block 3); values are from the other runs" in text
     assert "75.2, failed, 76.4" in text
     arm = learning(typed(t))[0]["by"][1]
     ends = [run["epochs"][-1]["val_top1"] for run in t["arms"][1]["runs"] if not run["failed"]]

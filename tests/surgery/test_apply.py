@@ -75,8 +75,8 @@ def test_blocks_are_selected(text: str | None, chosen: list[int]) -> None:
         ("6", r"blocks='6': there is no block 6\. This model has 6 blocks, 0 to 5"),
         ("-7", r"there is no block -7"),
         ("0,9", r"there is no block 9"),
-        ("6:", r"blocks='6:' selects none of 6 blocks"),
-        ("3:3", r"selects none of 6 blocks"),
+        ("6:", r"blocks='6:' selects none of the 6 blocks"),
+        ("3:3", r"selects none of the 6 blocks"),
         ("", r"cannot read blocks=''. Write '6:', ':-2', '0,3,5' or '4'"),
         ("1,", r"cannot read blocks='1,'"),
         ("a", r"cannot read blocks='a'"),
@@ -178,7 +178,9 @@ def test_a_remedy_is_applied_twice_on_disjoint_blocks_only() -> None:
     unsmooth.apply(model, "context_broadcast(blocks=:2)")
     unsmooth.apply(model, "context_broadcast(kind=scaled, blocks=3)")
     before = fingerprint(model)
-    with pytest.raises(UnsmoothError, match=r"already applied on block 1; remove\(model, 'context_broadcast'\) first"):
+    with pytest.raises(
+        UnsmoothError, match=r"already applied on block 1\. Call remove\(model, 'context_broadcast'\) first"
+    ):
         unsmooth.apply(model, "context_broadcast(blocks=1:)")
     same(before, fingerprint(model))
     assert [str(part) for part in unsmooth.applied(model).remedies] == [
@@ -196,7 +198,7 @@ def test_two_scores_conflict_on_one_block_and_not_on_two(first: str, second: str
     model = host("deit")
     unsmooth.apply(model, first, blocks="0")
     before = fingerprint(model)
-    with pytest.raises(UnsmoothError, match=rf"both replace the scores on block 0; remove\(model, '{first}'\) first"):
+    with pytest.raises(UnsmoothError, match=rf"both replace the scores on block 0.* remove\(model, '{first}'\) first"):
         unsmooth.apply(model, second)
     same(before, fingerprint(model))
     unsmooth.apply(model, second, blocks="1")
@@ -255,7 +257,7 @@ def test_host_options_join_the_spec_unless_they_cannot_be_written() -> None:
 def test_a_mistake_in_a_remedy_is_found_before_the_host_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unsmooth.surgery.create.create_host", None)
     for spec in ("deit+attn_scal", "deit+adder(gian=1)"):
-        with pytest.raises(UnsmoothError, match="unknown"):
+        with pytest.raises(UnsmoothError, match=r"unknown|has no option"):
             unsmooth.create_model(spec)
     with pytest.raises(UnsmoothError, match=r"names no host: write HOST\+adder"):
         unsmooth.create_model(unsmooth.spec.ModelSpec(None, (unsmooth.spec.SpecItem("adder"),)))

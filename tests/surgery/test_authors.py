@@ -142,7 +142,7 @@ def test_files_of_training_scripts_are_read(tmp_path: Path) -> None:
         assert all(torch.equal(value, expected[key]) for key, value in actual.items())
     average = import_checkpoint(tmp_path / "a.pth", DEIT, entry="model_ema").state_dict()
     assert torch.equal(average["norm.weight"], other["norm.weight"])
-    with pytest.raises(UnsmoothError, match="unknown entry"):
+    with pytest.raises(UnsmoothError, match="has no entry"):
         import_checkpoint(tmp_path / "a.pth", DEIT, entry="state_dict")
 
 
@@ -189,13 +189,13 @@ SINGLE = {
     ("state", "spec", "options", "words"),
     [
         (without(deit_state("attn_scale"), "lamb"), DEIT, {}, "a plain host with unsmooth.load"),
-        (deit_state("attn_scale"), DEIT, {"source": "feat_scale"}, "does not hold feat_scale alone.*attn_scale"),
+        (deit_state("attn_scale"), DEIT, {"source": "feat_scale"}, "must hold feat_scale only.*attn_scale"),
         (deit_state("attn_scale"), DEIT, {"source": "attn"}, "unknown source 'attn'. Did you mean 'attn_scale'"),
         (deit_state("attn_scale") | deit_state("feat_scale"), DEIT, {}, "not: attn_scale, feat_scale"),
         (deit_state("attn_scale"), f"{DEIT}+feat_scale", {}, "holds attn_scale, not feat_scale"),
-        (deit_state("attn_scale"), f"{DEIT}+attn_scale(blocks=1:)", {}, "Give the host alone"),
+        (deit_state("attn_scale"), f"{DEIT}+attn_scale(blocks=1:)", {}, "Pass the host only"),
         (deit_state("circulant2"), f"{DEIT}+augmented_shortcut(scale=1.0)", {}, r"scale=0\.75.*not.*scale=1\.0"),
-        (deit_state("circulant2"), f"{DEIT}+augmented_shortcut(branch=attn)", {}, "Give the host alone"),
+        (deit_state("circulant2"), f"{DEIT}+augmented_shortcut(branch=attn)", {}, "Pass the host only"),
         (without(deit_state("feat_scale"), "0.lamb2"), DEIT, {}, r"lacks 1 \(blocks\.0\.lamb2\)"),
         (without(deit_state("circulant2"), "1.augs2.0.weight"), DEIT, {}, r"blocks\.1\.augs2\.0\.weight_list"),
         (without(deit_state("attn_scale"), "1.attn.lamb"), DEIT, {}, r"no parameters of attn_scale for 1 \(blocks\.1"),
@@ -204,7 +204,7 @@ SINGLE = {
         ({**deit_state("attn_scale"), "extra": torch.ones(1)}, DEIT, {}, r"1 not in the model \(extra"),
         (deit_state("attn_scale"), DEIT.replace("num_heads=3", "num_heads=4"), {}, r"omega"),
         (deit_state("attn_scale"), None, {}, "no deit of timm has 48 channels and patches of 8"),
-        ({"blocks.0.attn.lamb": torch.zeros(3)}, None, {}, "not of a DeiT, CaiT or Swin"),
+        ({"blocks.0.attn.lamb": torch.zeros(3)}, None, {}, "not a DeiT, CaiT or Swin"),
         ({"epoch": 3}, DEIT, {}, "holds no weights"),
         ({**deit_state("circulant2"), f"{PATH}.index_matrix": torch.zeros(48, 48)}, DEIT, {}, "index_matrix is not"),
         ({**deit_state("circulant2"), f"{PATH}.weight_list": torch.zeros(96)}, DEIT, {}, "96 weights, not 192"),

@@ -341,7 +341,7 @@ def test_half_precision_is_measured_in_single() -> None:
 def test_hosts_of_several_sizes_have_the_cosine_loss_alone() -> None:
     model = host("swin")
     with pytest.warns(
-        UserWarning, match="not on block 0: the contrastive loss needs blocks of the same size; .*196 tokens"
+        UserWarning, match="not applied to block 0: the contrastive loss needs blocks of the same size; .*196 tokens"
     ):
         done = unsmooth.apply(model, "diverse_patch")
     assert done.sites == ("layers.1.blocks.0",)

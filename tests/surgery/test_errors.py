@@ -22,9 +22,12 @@ from unsmooth.errors import NotApplicable
     ("call", "message"),
     [
         (("atn_scale",), r"unknown remedy 'atn_scale'\. Did you mean 'attn_scale'\? Known: adder, "),
-        (("attn_scale(omega=1)",), r"unknown option of attn_scale 'omega'\. There are none"),
-        (("adder(gian=1)",), r"unknown option of adder 'gian'\. Did you mean 'gain'\?"),
-        (("context_broadcast(kind=scale)",), r"unknown value of context_broadcast\(kind=…\) 'scale'\. .*'scaled'\?"),
+        (("attn_scale(omega=1)",), r"attn_scale has no option 'omega'\. There are none"),
+        (("adder(gian=1)",), r"adder has no option 'gian'\. Did you mean 'gain'\?"),
+        (
+            ("context_broadcast(kind=scale)",),
+            r"context_broadcast: kind must be one of .*\(got 'scale'\)\. .*'scaled'\?",
+        ),
         (("augmented_shortcut(count=17)",), r"augmented_shortcut: count must be at least 1 and at most 16 \(got 17\)"),
         (("augmented_shortcut(scale=0)",), r"scale must be above 0 and at most 1 \(got 0\)"),
         (("token_graying(epsilon=nan)",), r"epsilon must be finite"),
@@ -64,10 +67,13 @@ def test_a_mistake_is_one_line_and_changes_nothing(operate: Callable[..., object
     [
         (
             partial(unsmooth.apply, remedy="attn_scale"),
-            r"already applied on blocks 0, 1; remove\(model, ",
+            r"already applied on blocks 0, 1\. Call remove\(model, ",
         ),
-        (partial(unsmooth.plan, remedy="attn_scale(blocks=1)"), r"attn_scale is already applied on block 1; remove\("),
-        (partial(unsmooth.apply, remedy="token_graying"), r"token_graying is already applied; remove\(model, "),
+        (
+            partial(unsmooth.plan, remedy="attn_scale(blocks=1)"),
+            r"attn_scale is already applied on block 1\. Call remove\(",
+        ),
+        (partial(unsmooth.apply, remedy="token_graying"), r"token_graying is already applied\. Call remove\(model, "),
         (
             partial(unsmooth.remove, remedy="feat_scale"),
             r"nothing to remove: .*\(it has: attn_scale, token_graying\)",
@@ -169,10 +175,10 @@ def test_a_gate_needs_a_class_token() -> None:
     same(before, fingerprint(model))
 
 
-@pytest.mark.filterwarnings("ignore:adder_attention is not on block")
+@pytest.mark.filterwarnings("ignore:adder_attention is not applied to block")
 def test_blocks_that_do_not_fit_are_skipped_with_a_warning() -> None:
     model = host("pvt_v2")
-    with pytest.warns(UserWarning, match="adder_attention is not on block 0: .*; use identity=false"):
+    with pytest.warns(UserWarning, match="adder_attention is not applied to block 0: .*; use identity=false"):
         done = unsmooth.apply(model, "adder_attention")
     assert list(done.refused) == [0, 1, 2]
     assert [block.block for block in done.blocks if block.sites] == [3]

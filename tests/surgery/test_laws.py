@@ -42,7 +42,7 @@ def same(a: dict[str, object], b: dict[str, object]) -> None:
             assert a[key] == b[key], key
 
 
-@pytest.mark.filterwarnings("ignore:.*is not on block")
+@pytest.mark.filterwarnings("ignore:.*is not applied to block")
 @pytest.mark.parametrize(("name", "case"), pairs())
 def test_a_remedy_is_applied_and_removed(name: str, case: str) -> None:
     """Keys only added, outputs equal where claimed, changed once learned, bit for bit restored, never twice."""
@@ -83,7 +83,7 @@ def test_a_remedy_is_applied_and_removed(name: str, case: str) -> None:
     assert torch.equal(outputs(model, name), plain)
 
 
-@pytest.mark.filterwarnings("ignore:.*is not on block")
+@pytest.mark.filterwarnings("ignore:.*is not applied to block")
 @pytest.mark.parametrize("case", CASES)
 def test_a_failed_application_leaves_nothing(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Break the surgery after its first part: the model is as it was."""
@@ -104,7 +104,7 @@ def test_a_failed_application_leaves_nothing(case: str, monkeypatch: pytest.Monk
     same(before, after)
 
 
-@pytest.mark.filterwarnings("ignore:.*is not on block")
+@pytest.mark.filterwarnings("ignore:.*is not applied to block")
 @pytest.mark.parametrize(("name", "case"), pairs(HOSTS, refused=False))
 def test_the_spec_rebuilds_the_model_and_save_keeps_it(name: str, case: str, tmp_path: Path) -> None:
     model = treat(host(name), case)
@@ -119,7 +119,7 @@ def test_the_spec_rebuilds_the_model_and_save_keeps_it(name: str, case: str, tmp
     assert torch.equal(outputs(unsmooth.load(tmp_path).eval(), name), want)
 
 
-@pytest.mark.filterwarnings("ignore:.*is not on block")
+@pytest.mark.filterwarnings("ignore:.*is not applied to block")
 @pytest.mark.parametrize(("name", "case"), pairs(refused=False))
 def test_copies_are_independent(name: str, case: str) -> None:
     """A deep copy uses its own parameters, and can be undone without touching the original."""

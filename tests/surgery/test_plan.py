@@ -59,7 +59,7 @@ def test_a_plan_lists_blocks_that_do_not_fit() -> None:
     planned = unsmooth.plan(host("pvt_v2"), "adder_attention")
     first, *rest = str(planned).split("\n")
     assert first.startswith("adder_attention: 1 sites")
-    assert [line.split(":")[0] for line in rest] == [f"  not on block {i}" for i in (0, 1, 2)]
+    assert [line.split(":")[0] for line in rest] == [f"  not applicable to block {i}" for i in (0, 1, 2)]
 
 
 def test_a_spec_item_is_accepted_and_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:

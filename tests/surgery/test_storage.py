@@ -54,7 +54,7 @@ def test_a_model_of_a_spec_loads_without_a_host(remedies: str, tmp_path: Path) -
 def test_a_model_without_a_spec_loads_into_its_host(remedies: str, tmp_path: Path) -> None:
     model = treat(host("torchvision_vit"), remedies) if remedies else host("torchvision_vit")
     unsmooth.save(model, tmp_path)
-    with pytest.raises(UnsmoothError, match=r"not built from a spec.*\. Give it: load\(path, model=host\)"):
+    with pytest.raises(UnsmoothError, match=r"not built from a spec.*\. Pass it: load\(path, model=host\)"):
         unsmooth.load(tmp_path)
     into = look_trained(host("torchvision_vit"), seed=5)
     assert unsmooth.load(tmp_path, model=into) is into
@@ -66,7 +66,7 @@ def test_the_host_of_a_folder_may_be_given(saved: Path) -> None:
     want = outputs(unsmooth.load(saved).eval(), "deit")
     assert torch.equal(outputs(unsmooth.load(saved, HOSTS["deit"]).eval(), "deit"), want)
     assert torch.equal(outputs(unsmooth.load(saved, f"{HOSTS['deit']}+{TREATED}").eval(), "deit"), want)
-    with pytest.raises(UnsmoothError, match=r"saved holds .*, not .*\+adder\. Give its host alone, or nothing"):
+    with pytest.raises(UnsmoothError, match=r"saved holds .*, not .*\+adder\. Pass its host only, or omit the model"):
         unsmooth.load(saved, HOSTS["deit"] + "+adder")
 
 

@@ -151,10 +151,10 @@ def test_a_truncated_file_raises(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_a_checkpoint_raises(tmp_path: Path) -> None:
-    with pytest.raises(UnsmoothError, match=r"nowhere does not exist\. Give a folder written by save, or a"):
+    with pytest.raises(UnsmoothError, match=r"nowhere does not exist\. Pass a folder written by save, or a"):
         unsmooth.load(tmp_path / "nowhere")
     torch.save(host("deit").state_dict(), tmp_path / "a.pth")
-    with pytest.raises(UnsmoothError, match=r"checkpoint file without a recipe\. Give its spec: load\(path, 'SPEC'\)"):
+    with pytest.raises(UnsmoothError, match=r"checkpoint file without a recipe\. Pass its spec: load\(path, 'SPEC'\)"):
         unsmooth.load(tmp_path / "a.pth")
     with pytest.raises(UnsmoothError, match=r"expected a PyTorch module \(got int"):
         unsmooth.load(tmp_path / "a.pth", 3)

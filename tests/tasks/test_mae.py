@@ -263,7 +263,7 @@ def test_a_run_that_was_cut_ends_bit_equal_and_learns(tmp_path):
     [
         ("deit_tiny_patch16_224", {}, "the task mae needs hf:vit_mae .got deit_tiny_patch16_224"),
         ("hf:vit", {}, "the task mae needs hf:vit_mae .got hf:vit of type vit"),
-        (HOST, {"mask": "0.5"}, "unknown option of mae 'mask'. Did you mean 'mask_ratio'"),
+        (HOST, {"mask": "0.5"}, "mae has no option 'mask'. Did you mean 'mask_ratio'"),
         (HOST, {"mask_ratio": "most"}, "mae: mask_ratio must be a number .got 'most'."),
         (HOST, {"mask_ratio": "1.5"}, "mask_ratio must be above 0 and at most 1"),
         (HOST, {"mask_ratio": "0.99"}, "leaves 0 of 16 patches visible"),

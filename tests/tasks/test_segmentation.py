@@ -145,7 +145,7 @@ def test_the_head_starts_alike_whatever_remedies_are_on():
     assert all(torch.equal(value, theirs[name]) for name, value in one.state_dict().items())
 
 
-def test_the_optimiser_knows_the_host():
+def test_the_optimizer_knows_the_host():
     model = small(f"{VIT}+feat_scale")
     recipe = Recipe(layer_decay=0.5, lr=1.0)
     names = {id(p): name for name, p in model.named_parameters()}
@@ -330,7 +330,7 @@ REFUSALS = [
     (VIT, {"crop": "64"}, {}, "img_size=32 of the spec and crop=64"),
     (VIT, {}, {"image_size": 64}, "img_size=32 of the spec and crop=64"),
     (VIT.replace("img_size=32", "img_size=[32, 48]"), {}, {}, "img_size must be one number"),
-    (VIT, {"colour": "1"}, {}, "unknown option of segmentation 'colour'"),
+    (VIT, {"colour": "1"}, {}, "segmentation has no option 'colour'"),
     (VIT, {}, {"mixup": 0.8}, "mixup is not supported by the task segmentation"),
     (VIT, {}, {"auto_augment": "rand-m9"}, "auto_augment is not supported by the task segmentation"),
 ]

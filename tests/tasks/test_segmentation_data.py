@@ -108,7 +108,7 @@ def test_broken_pictures_are_skipped_by_name(root):
     batches = list(evaluation_batches(items(root, "val"), 2))
     assert [len(batch) for batch in batches] == [1, 1]
     assert batches[0].skipped == {"images/validation/ADE_val_00000001.jpg": "the file is empty"}
-    with pytest.raises(UnsmoothError, match=r"00000001.jpg of .* is broken: the file is empty\. Without --strict-data"):
+    with pytest.raises(UnsmoothError, match=r"00000001.jpg of .* is broken: the file is empty\. Remove --strict-data"):
         list(evaluation_batches(items(root, "val", strict=True), 1))
     for path in root.glob("images/training/*"):
         path.write_bytes(b"")
@@ -211,13 +211,13 @@ def test_training_batches_are_cut_into_parts(root):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"clases": "3"}, "unknown option of segmentation 'clases'. Did you mean 'classes'"),
+        ({"clases": "3"}, "segmentation has no option 'clases'. Did you mean 'classes'"),
         ({"classes": "many"}, "classes must be a whole number .got 'many'"),
         ({"classes": "1"}, "classes must be at least 2"),
         ({"auxiliary": "x"}, "auxiliary must be a number"),
         ({"reduce_zero_label": "maybe"}, "must be true or false"),
-        ({"mode": "slid"}, "unknown value of segmentation.mode=….*Did you mean 'slide'"),
-        ({"head": "fcn"}, "unknown value of segmentation.head"),
+        ({"mode": "slid"}, "segmentation: mode must be one of .*Did you mean 'slide'"),
+        ({"head": "fcn"}, "segmentation: head must be one of"),
         ({"cat_max_ratio": "1.5"}, "at most 1"),
         ({"smallest": "3"}, "smallest must be at most largest"),
     ],

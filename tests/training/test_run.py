@@ -1,4 +1,4 @@
-"""What a run does: optimiser, schedule, losses, heads, moving average, metrics; against references written apart."""
+"""What a run does: optimizer, schedule, losses, heads, moving average, metrics; against references written apart."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_vitals_are_followed_without_touching_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lion", "adafactor", "lamb", "nadamw"])
-def test_any_optimiser_comes_back_whole(tmp_path, optimizer):
+def test_any_optimizer_comes_back_whole(tmp_path, optimizer):
     model = build(HOST + "+attn_scale", 10, small(), 0)
     made = make_optimizer(model, small(optimizer=optimizer))
     for _ in range(2):
@@ -237,11 +237,11 @@ def test_a_compiled_run_learns_the_same(tmp_path, monkeypatch):
         torch.testing.assert_close(a[name], b[name], atol=1e-4, rtol=1e-3)
 
 
-def test_the_second_beta_and_optimisers_without_one():
+def test_the_second_beta_and_optimizers_without_one():
     model = build(HOST, 10, small(), seed=0)
     assert {group["betas"] for group in make_optimizer(model, small(beta2=0.95)).param_groups} == {(0.9, 0.95)}
     assert {group["betas"] for group in make_optimizer(model, small()).param_groups} == {(0.9, 0.999)}
-    with pytest.raises(UnsmoothError, match="the optimiser 'sgd' has no second beta"):
+    with pytest.raises(UnsmoothError, match="the optimizer 'sgd' has no second beta"):
         make_optimizer(model, small(optimizer="sgd", beta2=0.95))
 
 
@@ -257,7 +257,7 @@ def test_poly_falls_in_a_straight_line(tmp_path):
 def test_tasks_that_are_not_there_and_words_that_a_task_lacks(tmp_path):
     with pytest.raises(UnsmoothError, match="unknown task 'segmentaton'"):
         small_run(tmp_path, task="segmentaton")
-    with pytest.raises(UnsmoothError, match="unknown option of classification 'head'"):
+    with pytest.raises(UnsmoothError, match="classification has no option 'head'"):
         small_run(tmp_path, options={"head": "upernet"})
     with pytest.raises(UnsmoothError, match="val_data is not supported by the task vqa"):
         small_run(tmp_path, task="vqa", val_data="digits")

@@ -55,7 +55,7 @@ def test_a_trial_has_all_that_it_promises(trial):
     assert json.loads((out / "trial.json").read_text()) == actual.to_dict()
     assert load_recipe(out / "recipe.toml") == load_recipe("small", FIELDS)
     assert "plain" in str(actual) and "difference, points" in str(actual)
-    with pytest.raises(UnsmoothError, match=r"unknown arm of this trial 'atn_scale'\. Did you mean 'attn_scale'"):
+    with pytest.raises(UnsmoothError, match=r"this trial has no arm 'atn_scale'\. Did you mean 'attn_scale'"):
         actual["atn_scale"]
 
 
@@ -182,7 +182,7 @@ def test_names_are_as_short_as_they_can_be():
         ({"seeds": 0}, "at least 1"),
         ({"jobs": 0}, "at least 1"),
         ({"confidence": 1.0}, "confidence must be"),
-        ({"epoch": 3}, "unknown setting of compare or recipe field 'epoch'"),
+        ({"epoch": 3}, "compare has no setting or recipe field 'epoch'"),
         ({"vitals": "bogus"}, "unknown vital"),
         ({"train_images": 16}, "fewer than one batch of 32"),
     ],

@@ -25,11 +25,11 @@ def verdict(*others, seeds=3, **base):
     [
         ([arm("a", 0.1)], "a is better than plain on this data and budget, with 3 seeds."),
         ([arm("a", -0.1), arm("b", -0.2)], "a and b are worse than plain on this data and budget, with 3 seeds."),
-        ([arm("a", 0.1, False)], "No difference to plain shown for a on this data and budget, with 3 seeds."),
+        ([arm("a", 0.1, False)], "No difference from plain shown for a on this data and budget, with 3 seeds."),
         ([arm(n, 0.1, False) for n in "abcd"],
-         "No difference to plain shown for any of the 4 arms on this data and budget, with 3 seeds."),
+         "No difference from plain shown for any of the 4 arms on this data and budget, with 3 seeds."),
         ([arm("x", 0.1), *(arm(n, 0.1, False) for n in "abcd")],
-         "x is better than plain; no difference to plain shown for the other 4 arms on this data and budget, "
+         "x is better than plain; no difference from plain shown for the other 4 arms on this data and budget, "
          "with 3 seeds."),
     ],
 )  # fmt: skip
@@ -47,7 +47,7 @@ def test_an_arm_that_failed_with_a_seed_is_never_better():
 def test_one_seed_speaks_of_runs_not_of_methods():
     actual = verdict(arm("a", 0.3, seeds=1), seeds=1)
     assert actual.text == "a did better than plain in the only run on this data and budget, with 1 seed."
-    assert "luck" in actual.lines[-1]
+    assert "chance" in actual.lines[-1]
 
 
 def test_nothing_to_compare_with():

@@ -17,7 +17,8 @@ from unsmooth.evaluation.settings import BenchSettings
 def bench(
     context: Context,
     specs: Annotated[
-        list[str], Argument(metavar="SPEC", help="model specs or saved folders; each is compared with the first")
+        list[str],
+        Argument(metavar="SPEC", help="model specs, or folders written by unsmooth; each is compared with the first"),
     ],
     *,
     settings: BenchSettings,
@@ -26,8 +27,8 @@ def bench(
 ) -> None:
     """Measure parameters, operations, energy and throughput of models.
 
-    Energy is estimated from the operations. Throughput is timed in interleaved rounds, so that all models meet the same
-    conditions.
+    Energy is estimated from the operations. Throughput is timed in interleaved rounds, so that all models are timed
+    under the same conditions.
     """
     from unsmooth.evaluation.bench import bench as run_bench
     from unsmooth.report.bench_table import as_rich

@@ -20,7 +20,7 @@ def compare(
     ],
     data: Annotated[
         str,
-        Option(metavar=DATA, help="training and validation images: a folder, an .npz file or a timm data set"),
+        Option(metavar=DATA, help="training and validation images: a folder, an .npz file or a timm dataset"),
     ],
     recipe: Annotated[
         str, Option(metavar="RECIPE", show_default=False, help="recipe name or .toml file (default: small)")
@@ -31,8 +31,9 @@ def compare(
 ) -> None:
     """Train several models on the same budget and compare them.
 
-    Differences to the first model are reported with intervals. Every field of the recipe is an option too: --epochs 10
-    (see unsmooth list recipes). The same command resumes an interrupted trial; more specs or seeds extend it.
+    Differences from the first model are reported with intervals. Every field of the recipe is an option too:
+    --epochs 10 (see unsmooth list recipes). The same command resumes an interrupted trial; more specs or seeds extend
+    it.
     """
     from unsmooth.report.trial_table import as_rich
     from unsmooth.trials.compare import compare as run_trial

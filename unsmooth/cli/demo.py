@@ -1,4 +1,4 @@
-"""unsmooth demo: a deep, narrow ViT on digits, plain and with remedies, trained, diagnosed and compared."""
+"""unsmooth demo: a deep, narrow ViT on digits, trained without and with remedies, diagnosed and compared."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def demo(
 ) -> None:
     """Train and compare three small models on digits.
 
-    A deep, narrow ViT is trained plain and with remedies, three seeds each, then diagnosed and compared.
+    A deep, narrow ViT is trained without and with remedies, with three seeds each, then diagnosed and compared.
     This takes about two minutes.
     """
     from unsmooth.report.trial_table import as_rich

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 def diagnose(
     context: Context,
     specs: Annotated[
-        list[str], Argument(metavar="SPEC", help="model specs, saved folders, or .json files of diagnoses")
+        list[str],
+        Argument(metavar="SPEC", help="model specs, folders written by unsmooth, or .json files of diagnoses"),
     ],
     images: Annotated[
         str | None,
         Option(
             metavar=DATA, show_default=False,
-            help="images: a folder, an .npz file or a timm data set (default: sample photographs)",
+            help="images: a folder, an .npz file or a timm dataset (default: sample photographs)",
         ),
     ] = None,
     checkpoint: Annotated[
@@ -50,7 +51,7 @@ def diagnose(
 ) -> None:  # fmt: skip
     """Measure whether, where and why the tokens of a model collapse.
 
-    Vitals are measured per block, then judged: findings, a verdict and remedies to try.
+    Vitals are measured per block. Findings, a verdict and candidate remedies are derived from them.
     """
     from unsmooth.diagnosis.diagnose import diagnose as run_diagnosis
     from unsmooth.report.tables import as_rich
@@ -58,7 +59,9 @@ def diagnose(
 
     _check_target(out, format)
     if len(checkpoint) not in (0, len(specs)):
-        raise UnsmoothError(f"{len(specs)} specs and {len(checkpoint)} checkpoints. Give one per spec, or none.")
+        raise UnsmoothError(
+            f"got {len(checkpoint)} checkpoints for {len(specs)} specs. Use --checkpoint once per spec, or not at all."
+        )
     diagnoses = []
     for i, spec in enumerate(specs):
         if spec.endswith(".json"):
@@ -93,7 +96,7 @@ def _check_target(folder: Path | None, format: str) -> None:
 
 
 def _write_report(diagnoses: Sequence[Diagnosis], folder: Path, format: str) -> list[Path]:
-    """Write a JSON file per diagnosis, and one report or one set of figures of all; return the paths."""
+    """Write one JSON file per diagnosis, and a report or figures of all of them; return the paths."""
     from unsmooth.report.render import diagnosis_figures, render
     from unsmooth.utils.files import write
 

@@ -16,7 +16,7 @@ from unsmooth.evaluation.settings import EvaluateSettings
 @takes_settings(EvaluateSettings, names={"strict": "strict_data"})
 def evaluate(
     context: Context,
-    spec: Annotated[str, Argument(metavar="SPEC", help="model spec or saved folder")],
+    spec: Annotated[str, Argument(metavar="SPEC", help="model spec, or folder written by unsmooth")],
     data: Annotated[
         str | None,
         Option(metavar=DATA, help="images, of which the validation split is used, or all if there is none"),
@@ -28,7 +28,7 @@ def evaluate(
 ) -> None:
     """Score a model: accuracy, robustness and throughput.
 
-    Accuracies are reported with 95 % intervals, on the data and on each robustness test that is selected.
+    Accuracies are reported with 95 % intervals, on the data and on each selected robustness test.
     """
     from unsmooth.evaluation.evaluate import evaluate as run_evaluation
     from unsmooth.report.evaluation_table import as_rich

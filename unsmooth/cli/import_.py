@@ -1,4 +1,4 @@
-"""unsmooth import: a checkpoint of a remedy's authors, saved as a folder of this library."""
+"""unsmooth import: convert a checkpoint of a remedy's authors to a folder that unsmooth.load reads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def import_(
         bool | None,
         Option(
             show_default=False,
-            help="FeatScale on DeiT was trained with factors 1+2s and 1+2t (default: 1+s and 1+t, as printed)",
+            help="read FeatScale on DeiT as factors 1+2s and 1+2t (default: 1+s and 1+t, as in the paper)",
         ),
     ] = None,
     entry: Annotated[

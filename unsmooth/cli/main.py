@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Words after `unsmooth` (default: those of this process).
 
     Returns:
-        The exit code: 0, 2 after a mistake of the user, 130 after an interruption.
+        The exit code: 0, 2 after a user error, 130 after an interruption.
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     with warnings.catch_warnings():

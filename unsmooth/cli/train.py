@@ -23,7 +23,7 @@ def train(
     spec: Annotated[str, Argument(metavar="SPEC", help="model spec: HOST or HOST+remedy(option=value)")],
     data: Annotated[
         str,
-        Option(metavar=DATA, help="training and validation images: a folder, an .npz file or a timm data set"),
+        Option(metavar=DATA, help="training and validation images: a folder, an .npz file or a timm dataset"),
     ],
     recipe: Annotated[
         str, Option(metavar="RECIPE", show_default=False, help="recipe name or .toml file (default: small)")
@@ -70,7 +70,7 @@ def train(
         f"(best: {format_scores(best)} after epoch {best['epoch']}), {result['images_per_second']:,.0f} images/s"
     ]
     if skipped:
-        lines.append(f"{skipped} broken images skipped, listed in {RunDir(folder).result_file}")
+        lines.append(f"skipped {skipped} broken images, listed in {RunDir(folder).result_file}")
     lines.append(f"{folder}: models in last/ and best/, curves in metrics.jsonl and tensorboard/")
     show(map(escape, lines))
 

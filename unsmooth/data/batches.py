@@ -20,7 +20,7 @@ class TrainingBatches:
     """Training batches of one process, one epoch at a time, from any step on.
 
     Args:
-        items: Data set.
+        items: Dataset.
         batch_size: Images per batch over all processes.
         seed: Seed of order and augmentation.
         repeats: Copies of each drawn image (repeated augmentation); 0: off.
@@ -42,7 +42,7 @@ class TrainingBatches:
 
     @property
     def steps(self) -> int:
-        """Steps per epoch. Images that do not fill a batch are left out, others in each epoch."""
+        """Steps per epoch. Images that do not fill a batch are left out; which ones differs between epochs."""
         return self.sampler.steps
 
     def from_step(self, epoch: int, start: int) -> Iterator[Any]:
@@ -67,7 +67,7 @@ class EvaluationBatches:
 def evaluation_batches(
     items: ItemDataset, batch_size: int, workers: int = 0, rank: int = 0, world: int = 1, pin: bool = False
 ) -> EvaluationBatches:
-    """Every item once, in order. Of several processes, each takes every `world`-th item."""
+    """Every item once, in order. With several processes, each takes every `world`-th item."""
     indices = list(range(rank, items.count, world))
     keys: list[list[Key]] = [
         [(i, None) for i in indices[start : start + batch_size]] for start in range(0, len(indices), batch_size)
@@ -91,7 +91,7 @@ def _raise_fatal(batches: Iterator[Any]) -> Iterator[Any]:
 def _loader(dataset: Any, workers: int, pin: bool, **options: Any) -> Any:
     return DataLoader(
         dataset, num_workers=workers, pin_memory=pin, generator=torch.Generator(), **options,
-        # Data sets hold closures, which cannot be pickled for spawned workers.
+        # Datasets hold closures, which cannot be pickled for spawned workers.
         multiprocessing_context="fork" if workers else None,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Data sets of images for data loaders: decoded, transformed and collated."""
+"""Datasets of images for data loaders: decoded, transformed and collated."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ImageDataset(Dataset[Any]):
                 if self.strict:
                     return Item(None, -1, index, skipped, self.strict_error(name, error))
                 skipped[name] = str(error)
-            except UnsmoothError as error:  # the data end early, or a shard is broken
+            except UnsmoothError as error:  # the data ends early, or a shard is broken
                 return Item(None, -1, index, skipped, str(error))
         fatal = "" if seed is None else f"{images.name} has no valid image: all {images.count} were skipped"
         return Item(None, -1, first, skipped, fatal)
@@ -100,7 +100,7 @@ class ImageDataset(Dataset[Any]):
 
     def strict_error(self, name: str, reason: object) -> str:
         """Message for a broken image that stops the run."""
-        return f"{name} of {self.images.name} is broken: {reason}. Without --strict-data it would be skipped"
+        return f"{name} of {self.images.name} is broken: {reason}. Remove --strict-data to skip it."
 
 
 def collate(items: list[Item]) -> ImageBatch:

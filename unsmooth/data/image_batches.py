@@ -90,7 +90,7 @@ def image_batches(
             labels, or dicts with `pixel_values`. Default: photographs, or digits for small hosts.
         batch_size: Images per batch.
         limit: Maximum number of images, evenly spaced; None: all.
-        root: Directory of timm data set files.
+        root: Directory of timm dataset files.
 
     Returns:
         Batches on the CPU.

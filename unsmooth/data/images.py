@@ -155,7 +155,7 @@ def images_from_array(array: Any, name: str, labels: Any = None) -> Images:
 
 
 def evenly_spaced(total: int, count: int) -> list[int]:
-    """At most `count` indices, evenly spaced over `total`, since data are often sorted by class."""
+    """At most `count` indices, evenly spaced over `total`, since data is often sorted by class."""
     return [int(index) for index in np.linspace(0, total - 1, min(count, total)).round()]
 
 
@@ -196,7 +196,7 @@ def decode_image(read: Callable[[], Image.Image]) -> Image.Image:
 
 
 class _TruncationFlag:
-    """Pillow's global flag, as it was before the first of the decoders that run at the moment."""
+    """Value of Pillow's global flag before the first running decoder changed it."""
 
     lock = threading.Lock()
     decoders = 0

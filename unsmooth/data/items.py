@@ -1,4 +1,4 @@
-"""Protocols of data sets and batches, which every task implements."""
+"""Protocols of datasets and batches, which every task implements."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TensorBatch:
 
 
 class ItemDataset(Protocol):
-    """Data set of items, read by index and seed.
+    """Dataset of items, read by index and seed.
 
     With a seed, an item is augmented, and a broken one is replaced by the next. Without a seed, it is skipped.
     """

@@ -4,8 +4,8 @@
     photographs       crops of the two photographs in scikit-learn
     FOLDER            every image in it, recursively; the names of class folders are the labels
     FILE.npz          `images`, uint8 (N, H, W, C) or (N, H, W), and optional `labels`; or x and y, x_test and y_test, …
-    torch/…, hfds/…   timm data sets with random access: see `timm_datasets`
-    wds/…, hfids/…, tfds/…    timm data sets that are streamed: see `streams`
+    torch/…, hfds/…   timm datasets with random access: see `timm_datasets`
+    wds/…, hfids/…, tfds/…    timm datasets that are streamed: see `streams`
 
 Images are decoded on access.
 """
@@ -34,7 +34,7 @@ def open_images(source: str | Path, root: str | Path | None = None) -> Images:
 
     Args:
         source: Name of the images, as listed above.
-        root: Directory of timm data set files.
+        root: Directory of timm dataset files.
 
     Returns:
         The images. A stream is wrapped, so that random access to it is slow.
@@ -68,10 +68,10 @@ def open_source(source: str | Path, root: str | Path | None = None) -> ImageSour
     if path.suffix == ".npz" and path.exists():
         return _npz(path)
     if text and path.exists():
-        raise UnsmoothError(f"{path} is neither a folder nor an .npz file. Use the folder that holds the images")
+        raise UnsmoothError(f"{path} is neither a folder nor an .npz file. Use the folder that holds the images.")
     raise UnsmoothError(
-        f"there are no images at {text!r}. Use a folder, an .npz file, a timm data set "
-        f"({', '.join(p + '…' for p in TIMM_PREFIXES)}), or one of {', '.join(EMBEDDED)}"
+        f"there are no images at {text!r}. Use a folder, an .npz file, a timm dataset "
+        f"({', '.join(p + '…' for p in TIMM_PREFIXES)}), or one of {', '.join(EMBEDDED)}."
     )
 
 

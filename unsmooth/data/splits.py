@@ -3,7 +3,7 @@
     digits                 a fixed random fifth of the scans is for validation
     FOLDER                 train/ and val/ (or validation/, valid/, test/) with class folders in each
     FILE.npz               x_train, y_train, x_test, y_test (or val for test, images_ for x_, labels_ for y_)
-    torch/…, hfds/…, …     the train and validation (or test) splits of a timm data set
+    torch/…, hfds/…, …     the train and validation (or test) splits of a timm dataset
 
 The validation images may have a name of their own.
 """
@@ -41,8 +41,8 @@ def open_splits(
     Args:
         source: Name of the data.
         val: Name of the validation images, if they are not part of `source`.
-        root: Directory of timm data set files.
-        classes: Number of classes (default: as the data specify, or the highest label plus one).
+        root: Directory of timm dataset files.
+        classes: Number of classes (default: as specified by the data, or the highest label plus one).
 
     Returns:
         Both splits.
@@ -72,7 +72,7 @@ def _limit(images: ImageSource, count: int) -> ImageSource:
     if not count or count >= images.count:
         return images
     if isinstance(images, Stream):
-        raise UnsmoothError(f"{images.name} is a stream, which cannot be limited to {count} images. Use fewer shards")
+        raise UnsmoothError(f"{images.name} is a stream, which cannot be limited to {count} images. Use fewer shards.")
     return subset(images, evenly_spaced(images.count, count))
 
 
@@ -102,7 +102,7 @@ def _folder(path: Path, both: bool) -> tuple[Images, Images | None]:
         missing = "train" if not train.is_dir() else f"{VALIDATION[0]} (or {', '.join(VALIDATION[1:])})"
         raise UnsmoothError(
             f"the folder {path} has no split {missing}. Put class folders into {path / 'train'} and {path / 'val'}, or "
-            "use --val-data"
+            "use --val-data."
         )
     return open_images(train), open_images(held)
 
@@ -123,7 +123,7 @@ def _npz(path: Path, both: bool) -> tuple[Images, Images | None]:
     if train is None or (both and held is None):
         raise UnsmoothError(
             f"{path} has no split {'train' if train is None else 'for validation'}: it holds {', '.join(arrays)}. "
-            "Use x_train, y_train, x_test and y_test, or --val-data"
+            "Use x_train, y_train, x_test and y_test, or --val-data."
         )
     return train, held
 
@@ -152,14 +152,14 @@ def _classes(train: ImageSource, held: ImageSource, given: int | None) -> int:
             if len(images.classes) == 1:
                 raise UnsmoothError(f"the {role} images of {images.name} have a single class, {images.classes[0]}")
             raise UnsmoothError(
-                f"the {role} images of {images.name} have no labels. Use a folder per class, or labels in an .npz file"
+                f"the {role} images of {images.name} have no labels. Use a folder per class, or labels in an .npz file."
             )
     if train.classes and held.classes and train.classes != held.classes:
         raise UnsmoothError(_class_difference(train, held))
     labels = _labels(train, given)
     if len(labels) < 2:
         raise UnsmoothError(
-            f"the training images of {train.name} have a single class ({labels[0]}). Use data with at least two classes"
+            f"the training images of {train.name} have a single class ({labels[0]}). Use at least two classes."
         )
     if labels[0] < 0:
         raise UnsmoothError(f"{train.name}: labels must start at 0 (got {labels[0]})")

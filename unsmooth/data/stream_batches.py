@@ -75,5 +75,5 @@ class StreamBatches(IterableDataset[Any]):
     def _check_length(self, length: int, expected: int) -> None:
         if length < expected:
             raise UnsmoothError(
-                f"{self.stream.name} ended before its {self.stream.count} images. Correct the number after |"
+                f"{self.stream.name} ended before its {self.stream.count} images. Correct the number after |."
             )

@@ -1,4 +1,4 @@
-"""Streamed data sets: WebDataset shards, Hugging Face streams and TFRecord files.
+"""Streamed datasets: WebDataset shards, Hugging Face streams and TFRecord files.
 
 Shards are shuffled, and examples are shuffled in a buffer. The order depends on the seed alone, not on the number of
 readers: every process and worker reads the whole stream and decodes its own images.
@@ -118,12 +118,12 @@ def _shard_examples(paths: list[str], key: str) -> Iterator[Example]:
 def _shard_image(sample: dict[str, Any]) -> Image.Image:
     content = next((sample[suffix] for suffix in SUFFIXES if suffix in sample), None)
     if content is None:
-        raise ImageReadError(f"no {', '.join(SUFFIXES)} file beside its label")
+        raise ImageReadError(f"no {', '.join(SUFFIXES)} file next to its label")
     return read_image(content)
 
 
 def open_hf_stream(name: DataName, root: str | None) -> Stream:
-    """Open a Hugging Face data set as a stream."""
+    """Open a Hugging Face dataset as a stream."""
     import datasets
 
     split = name.split or "validation"
@@ -147,7 +147,7 @@ def open_hf_stream(name: DataName, root: str | None) -> Stream:
 
 
 def open_tfds(name: DataName, root: str | None) -> Stream:
-    """Open a prepared TensorFlow data set, without TensorFlow's readers, whose threads do not survive a fork."""
+    """Open a prepared TensorFlow dataset, without TensorFlow's readers, whose threads do not survive a fork."""
     import tensorflow_datasets as tfds
 
     builder: Any = open_or_raise(name.text, lambda: tfds.builder(name.name, data_dir=root))
@@ -156,7 +156,7 @@ def open_tfds(name: DataName, root: str | None) -> Stream:
     if "image" not in features or "label" not in features:
         raise UnsmoothError(f"{name.text} needs the features `image` and `label` (got {', '.join(features)})")
     if kind != "tfrecord":
-        raise UnsmoothError(f"{name.text} has files of format {kind}. Prepare it with file_format=tfrecord")
+        raise UnsmoothError(f"{name.text} has files of format {kind}. Prepare it with file_format=tfrecord.")
 
     def rows(seed: int | None) -> Iterator[Example]:
         parts = list(split.file_instructions)

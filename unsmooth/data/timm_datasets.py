@@ -1,4 +1,4 @@
-"""timm data sets with random access: those of torchvision and of Hugging Face."""
+"""timm datasets with random access: those of torchvision and of Hugging Face."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PACKAGES = {  # by prefix: optional package, and what to install
     "wds": ("webdataset", "'unsmooth[data]'"),
     "tfds": ("tensorflow_datasets", "tensorflow-cpu tensorflow-datasets"),  # no extra: wheels differ by platform
 }
-ROOTS = {  # by prefix: what --data-dir must be, for data sets without a default location
-    "torch": "the folder of the torchvision data set",
+ROOTS = {  # by prefix: what --data-dir must be, for datasets without a default location
+    "torch": "the folder of the torchvision dataset",
     "wds": "the folder or URL of the shards",
 }
 
 
 def open_timm(text: str, root: str | Path | None = None) -> ImageSource:
-    """Open a data set by its timm name."""
+    """Open a dataset by its timm name."""
     name = parse_name(text)
     package, install = PACKAGES.get(name.prefix, ("", ""))
     if package and find_spec(package) is None:
@@ -77,7 +77,7 @@ def _class_names(dataset: Any) -> Iterable[Any]:
 
 
 def _targets(dataset: Any) -> Callable[[int], int]:
-    """Label of image i of a torchvision data set."""
+    """Label of image i of a torchvision dataset."""
     targets = getattr(dataset, "targets", None)
     if targets is not None:
         labels = np.asarray(targets)

@@ -1,6 +1,6 @@
-"""timm data set names, PREFIX/NAME@SPLIT, and helpers to open them.
+"""timm dataset names, PREFIX/NAME@SPLIT, and helpers to open them.
 
-timm finds the files of torchvision data sets and of shards. Images are decoded here, since timm's readers silently
+timm finds the files of torchvision datasets and of shards. Images are decoded here, since timm's readers silently
 return another image, with its label, in place of a broken one.
 """
 
@@ -51,7 +51,7 @@ def open_or_raise(text: str, build: Callable[[], T]) -> T:
     except UnsmoothError:
         raise
     except Exception as error:
-        raise UnsmoothError(f"timm cannot open the data set {text!r}: {first_line(error)[:300]}") from error
+        raise UnsmoothError(f"timm cannot open the dataset {text!r}: {first_line(error)[:300]}") from error
 
 
 def find_columns(text: str, features: Any) -> tuple[str, str | None, tuple[str, ...]]:

@@ -81,7 +81,7 @@ def preprocessing(model: nn.Module, side: int = 0) -> Preprocessing:
     if side:
         size = (size[0], side, side)
     if size[0] not in (1, 3):
-        raise UnsmoothError(f"the host takes {size[0]} channels, but image files have 1 or 3. Use a float tensor")
+        raise UnsmoothError(f"the host takes {size[0]} channels, but image files have 1 or 3. Use a float tensor.")
     config = data.resolve_data_config(
         {"input_size": size}, pretrained_cfg=dict(getattr(model, "pretrained_cfg", None) or {})
     )

@@ -57,11 +57,11 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose a model: measure vitals on images, report findings and reach a verdict.
 
-    The model is not changed: same weights, same training flags, no hook left.
+    The model is not changed: its weights and training flags stay the same, and no hooks are left.
 
     Args:
-        model: A model, a model spec, or a directory written by `unsmooth.save`.
-        images: A directory, an .npz file, a timm dataset name, a tensor (floats as the model takes them, or uint8), a
+        model: A model, a model spec, or a folder written by `unsmooth.save`.
+        images: A folder, an .npz file, a timm dataset name, a tensor (floats as the model takes them, or uint8), a
             loader, or None for photographs that come with scikit-learn.
         vitals: Names of vitals, comma-separated or as a list, or "default" or "all".
         blocks: Blocks to measure, such as "6:", "0,3" or "-1". Default: all.
@@ -126,7 +126,7 @@ def diagnose(
 def _settings(
     settings: DiagnoseSettings | None, vitals: str | Iterable[str] | None, blocks: str | None, fields: dict[str, Any]
 ) -> DiagnoseSettings:
-    """The settings with everything that was passed beside them."""
+    """The settings with all other arguments applied to them."""
     if vitals is not None:
         fields["vitals"] = vitals if isinstance(vitals, str) else ",".join(vitals)
     if blocks is not None:

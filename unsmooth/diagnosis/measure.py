@@ -375,7 +375,7 @@ class _Pass:
         return measured
 
     def explain(self, vital: Vital, measured: Measurements) -> None:
-        """Give a reason for every block without a value."""
+        """Add a reason for every block without a value."""
         series = measured.values[vital.key].get(vital.main, [None] * measured.blocks)
         reasons = self.skipped[vital.key]
         for i in self.blocks:

@@ -36,7 +36,7 @@ def first_broken(model: nn.Module, anatomy: Anatomy, images: Tensor, chunks: int
     for name, value in model.state_dict().items():
         if value.is_floating_point() and not torch.isfinite(value).all():
             return f"every block is finite, but {name} is not"
-    return "every block is finite, so it is the head or the loss. Try a lower learning rate or amp=none"
+    return "every block is finite, so the head or the loss is not. Try a lower learning rate or amp=none"
 
 
 def broken_gradient(model: nn.Module, anatomy: Anatomy) -> str:

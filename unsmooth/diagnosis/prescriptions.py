@@ -52,7 +52,7 @@ def prescribe(finding: str, blocks: list[int], applied: list[str], fits: Callabl
 
 
 def _from_block(spec: str, first: int) -> str:
-    """The spec from a block on: information that is lost there does not return in later blocks."""
+    """The spec restricted to blocks from `first` on: information that is lost there does not return in later blocks."""
     if first == 0:
         return spec
     return f"{spec[:-1]}, blocks={first}:)" if spec.endswith(")") else f"{spec}(blocks={first}:)"

@@ -2,8 +2,8 @@
 
 A finding rests on at least two families of vitals. It names its blocks, the level and the trend of what was measured.
 
-The thresholds are heuristics. Each of them separates the models that it was calibrated on (`source`); no theorem says
-that it separates yours. This is why a finding needs two families of vitals and lists its evidence.
+The thresholds are heuristics. Each of them separates the models that it was calibrated on (`source`), which does not
+imply that it separates yours. This is why a finding needs two families of vitals and lists its evidence.
 """
 
 from __future__ import annotations
@@ -50,9 +50,7 @@ THRESHOLDS: dict[str, Threshold] = {
         "effective rank of collapsed tokens, as a share of min(n, d)",
         f"{SKIPLESS}: at most 0.03 from block 1; {TRAINED}: at least 0.09; {RANDOM}: 0.20",
     ),
-    "collapsed_rank": Threshold(
-        1.5, "effective rank of collapsed tokens in any model", "tokens on one line have rank 1"
-    ),
+    "collapsed_rank": Threshold(1.5, "effective rank of collapsed tokens in any model", "parallel tokens have rank 1"),
     "rank_fall": Threshold(
         0.4,
         "relative fall of effective rank below its highest earlier value",
@@ -232,7 +230,7 @@ def uniform_attention(view: DiagnosisView) -> Finding | None:
     text = f"Attention in {blocks_text(blocks)} is an average: every query weighs all keys equally."
     weak = all((ratio[b] or 0) < threshold("weak_branch") for b in blocks)
     if len(blocks) == view.depth and weak:
-        text += " This is so in every block, and the branches add little, as in an untrained model."
+        text += " This holds in every block, and the branches add little, as in an untrained model."
         return Finding("untrained", "The model looks untrained", "note", blocks, text, evidence)
     severity: Severity = "note" if weak else "warning"
     return Finding("uniform_attention", "Attention is uniform", severity, blocks, text, evidence)
@@ -315,7 +313,7 @@ def ill_conditioned(view: DiagnosisView) -> Finding | None:
 
 
 def outlier_tokens(view: DiagnosisView) -> Finding | None:
-    """A few tokens are much larger than the others; map similarity is listed beside it."""
+    """A few tokens are much larger than the others; map similarity is listed as further evidence."""
     count, ratio = view.means("token_norm_outliers"), view.means("token_norm_outliers", "ratio")
     maps = view.means("attention_cosine")
     blocks = [

@@ -67,10 +67,10 @@ def bench(
     """
     settings = merge_options(BenchSettings, settings, fields, BenchSettings.label)
     if settings.training and not settings.throughput:
-        raise UnsmoothError("training=True needs throughput=True. Leave --no-throughput out, or --training.")
+        raise UnsmoothError("training=True needs throughput=True. Remove --no-throughput or --training.")
     models = [models] if isinstance(models, str | Path | nn.Module) else list(models)
     if not models:
-        raise UnsmoothError("there are no models to measure. Give one: unsmooth bench deit_small_patch16_224.")
+        raise UnsmoothError("there are no models to measure. Pass at least one, such as deit_small_patch16_224.")
     started = time.time()
     hosts = _open(models, settings.device)
     sizes = {name: _size(model, settings.image_size) for name, model in hosts.items()}
@@ -137,7 +137,7 @@ def _open(models: Sequence[Model], device: str | None) -> dict[str, nn.Module]:
         if not isinstance(source, nn.Module) or device is not None:
             model.to(resolve_device(device))
         if name in hosts and isinstance(source, str | Path):
-            raise UnsmoothError(f"{name} is given twice. Give each model once.")
+            raise UnsmoothError(f"{name} is given twice. Pass each model once.")
         namesakes = sum(other == name or other.startswith(f"{name} #") for other in hosts)
         hosts[f"{name} #{namesakes + 1}" if namesakes else name] = model
     return hosts

@@ -51,7 +51,7 @@ def throughput(
     """
     if not models or batch_size < 1 or rounds < 1:
         raise UnsmoothError(
-            f"throughput needs at least 1 model, batch size and round (got {len(models)}, {batch_size} and {rounds})."
+            f"models, batch_size and rounds must be at least 1 (got {len(models)}, {batch_size} and {rounds})"
         )
     with ExitStack() as stack:
         cuda = [device.index or 0 for device in map(device_of, models.values()) if device.type == "cuda"]

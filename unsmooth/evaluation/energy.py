@@ -1,6 +1,6 @@
 """Energy of the arithmetic per image, from published energies per operation.
 
-This is how papers on adder networks compare models: additions and multiplications, each with its energy on a 45 nm
+Papers on adder networks compare models this way: additions and multiplications, each with its energy on a 45 nm
 chip. It covers arithmetic only; `ASSUMPTIONS` are part of every result.
 """
 

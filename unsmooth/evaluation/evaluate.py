@@ -130,14 +130,16 @@ def _check(settings: EvaluateSettings, data: Data | None) -> None:
     for epsilon in settings.fgsm:
         robustness.check_epsilon(epsilon)
     if (settings.occlusion or settings.fgsm) and data is None:
-        raise UnsmoothError("occlusion and FGSM need validation images. Give them as data (--data).")
+        raise UnsmoothError("occlusion and FGSM need validation images. Pass them as data (--data).")
     folders = (settings.imagenet_v2, settings.imagenet_a, settings.imagenet_r, settings.real, settings.corrupted)
     if data is None and not any(folders):
-        raise UnsmoothError("there is nothing to evaluate on. Give images as data (--data), or a test set.")
+        raise UnsmoothError(
+            "there is nothing to evaluate on. Pass images as data (--data), or a test set such as --imagenet-a."
+        )
 
 
 def _open_test_sets(settings: EvaluateSettings, data: Data | None, classes: int) -> list[TestSet]:
-    """Open every test set, so that a mistake in the last one is found before the first one is scored."""
+    """Open every test set, so that an error in the last one is raised before the first one is scored."""
     validation = None if data is None else test_sets.validation(data, classes, settings.data_dir)
     sets = [] if validation is None else [validation]
     openers = (

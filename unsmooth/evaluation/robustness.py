@@ -1,4 +1,4 @@
-"""Changed images: centre occlusion and FGSM."""
+"""Perturbations of images: centre occlusion and FGSM."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ def _timm(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
     if not name.startswith(("hf-hub:", "hf_hub:", "local-dir:")) and not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
         raise UnsmoothError(
-            f"timm has no model {name!r}."
-            + (f" Near names: {', '.join(near)}." if near else "")
-            + " Other libraries: hf:NAME, torchvision:NAME."
+            (f"there is no folder {name!r}, and no timm model." if "/" in name else f"timm has no model {name!r}.")
+            + (f" Closest names: {', '.join(near)}." if near else "")
+            + " For other libraries, use hf:NAME or torchvision:NAME."
         )
     return timm.create_model(name, pretrained=pretrained, **options)
 
@@ -70,12 +70,12 @@ def _hf(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
     if name in CONFIG_MAPPING and not Path(name).exists():
         if pretrained:
             raise UnsmoothError(
-                f"hf:{name} is a model type without weights. For pretrained weights, give a hub id or a folder: hf:ID."
+                f"hf:{name} is a model type without weights. For pretrained weights, use a hub id or a folder: hf:ID."
             )
         defaults = CONFIG_MAPPING[name]()
         for key in options:
             if not hasattr(defaults, key):
-                raise unknown(f"option of hf:{name}", key, defaults.to_dict())
+                raise unknown("option", key, defaults.to_dict(), owner=f"hf:{name}")
         config = CONFIG_MAPPING[name](**options)
     else:
         try:

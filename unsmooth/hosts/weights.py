@@ -45,7 +45,7 @@ def value_rows(model: nn.Module, block: Block) -> WeightAndBias:
     linear = _linear_of(block, "value")
     owner = model.get_submodule(linear.weight.rpartition(".")[0])
     bias = getattr(owner, linear.weight.split(".")[-1].removesuffix("weight") + "bias", None)
-    if bias is None:  # BEiT and EVA keep the bias of the values beside the layer
+    if bias is None:  # BEiT and EVA keep the bias of the values outside the layer
         bias = getattr(model.get_submodule(attention.core), "v_bias", None)
     return WeightAndBias(weight, None if bias is None else bias[-len(weight) :])
 

@@ -37,14 +37,14 @@ class Recipe:
     label = "recipe"
 
     epochs: int = option("passes over the training images", default=20, low=1)
-    batch_size: int = option("images per optimiser step, summed over all processes", default=64, low=1)
+    batch_size: int = option("images per optimizer step, summed over all processes", default=64, low=1)
     train_images: int = option("training images to use, evenly spaced; 0: all", default=0, low=0)
     val_images: int = option("validation images to use, evenly spaced; 0: all", default=0, low=0)
     validate_every: int = option("epochs between validations; the last epoch is always validated", default=1, low=1)
     accumulate: int = option("gradient accumulation: forward passes per step and process", default=1, low=1)
 
-    optimizer: str = option("name of a timm optimiser", default="adamw")
-    beta2: float = option("second beta of Adam-like optimisers; 0: the optimiser's default", default=0.0, low=0, high=1)
+    optimizer: str = option("name of a timm optimizer", default="adamw")
+    beta2: float = option("second beta of Adam-like optimizers; 0: the optimizer's default", default=0.0, low=0, high=1)
     lr: float = option("learning rate", default=1e-3, above=0)
     lr_base_batch: int = option(
         "batch size that lr refers to; lr is scaled linearly to batch_size; 0: no scaling", default=0, low=0
@@ -84,7 +84,7 @@ class Recipe:
     dropout: float = option(
         "dropout rate of the host, after position embeddings and projections", default=0.0, low=0, high=1
     )
-    deep_blocks: int = option("number of blocks from which hosts get deep_dropout; 0: none", default=0, low=0)
+    deep_blocks: int = option("minimum number of blocks for deep_dropout; 0: never", default=0, low=0)
     deep_dropout: float = option("dropout rate of hosts with at least deep_blocks blocks", default=0.0, low=0, high=1)
 
     ema: float = option(
@@ -183,7 +183,7 @@ def resolve_fields(
     label = getattr(cls, "label", cls.__name__)
     for name in fields:
         if name not in own and name not in of_recipe:
-            raise unknown(f"setting of {label} or recipe field", name, [*own, *of_recipe])
+            raise unknown("setting or recipe field", name, [*own, *of_recipe], owner=label)
     changed = merge_options(cls, settings, {name: value for name, value in fields.items() if name in own}, label)
     rest = {name: value for name, value in fields.items() if name not in own}
     if isinstance(recipe, Recipe):

@@ -71,7 +71,7 @@ def facts(remedy: Remedy[Any]) -> dict[str, str]:
     rows = {
         "options": option_text(remedy),
         "parameters": remedy.parameters,
-        "outputs": f"{start_text(remedy)} at the start",
+        "outputs": f"{start_text(remedy)} when applied",
         "fused": remedy.fused,
         "conflicts": ", ".join(remedy.conflicts) or "–",
         "departs": remedy.departures,

@@ -34,7 +34,7 @@ class DiversePatchOptions:
 
     def __post_init__(self) -> None:
         if not self.cosine and not self.contrastive:
-            raise ValueError("cosine=0 and contrastive=0 leave no loss. Give one of them a weight above 0.")
+            raise ValueError("cosine=0 and contrastive=0 leave no loss. Set at least one of them above 0.")
 
 
 def cosine_loss(h: Tensor) -> Tensor:

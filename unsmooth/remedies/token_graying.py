@@ -1,4 +1,4 @@
-"""Token graying (Ji et al., Always Skip Attention, ICCV 2025): a better conditioned start for the tokens.
+"""Token graying (Ji et al., Always Skip Attention, ICCV 2025): better conditioned patch tokens.
 
     svd   X = UΣVᵀ          →  σ_max · U(Σ/σ_max)^ε Vᵀ
     dct   X̂ = D_n X D_dᵀ    →  D_nᵀ [ m · sign(X̂)(|X̂|/m)^ε ] D_d,   m = max|X̂|

@@ -1,1 +1,1 @@
-"""Results for people: pages that open offline, figures for print, and tables for the terminal."""
+"""Reports of results: pages that open offline, figures for print, and tables for the terminal."""

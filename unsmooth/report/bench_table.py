@@ -45,7 +45,7 @@ def as_rich(bench: Bench) -> list[RenderableType]:
 
 
 def labels(names: Sequence[str]) -> list[str]:
-    """Short names: specs with the host of the first one as their remedies alone, such as "+adder"."""
+    """Short names: a spec with the same host as the first one becomes its remedies, such as "+adder"."""
 
     def host(name: str) -> str:
         try:

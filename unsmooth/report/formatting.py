@@ -94,6 +94,12 @@ def part_meaning(part: str, meaning: dict[str, str]) -> str:
     return "; ".join(str(meaning[piece]) for piece in part.split(".") if piece in meaning)
 
 
+def subscripts(text: str) -> str:
+    """Escaped text with X_l, Σ_{i<j} and ‖X‖_F as `<sub>` elements."""
+    below = r"_(?:\{([^}]*)\}|(⌈[^⌉]*⌉|:,\w|[A-Za-z0-9]{1,3}(?![A-Za-z0-9_])))"
+    return re.sub(below, lambda m: f"<sub>{m[1] or m[2]}</sub>", text)
+
+
 def paragraphs(text: str) -> list[tuple[str, str]]:
     """Paragraphs of a docstring: ("formula", indented lines) or ("text", joined lines)."""
     out = []

@@ -86,8 +86,7 @@ def code_ticks(text: str) -> Markup:
 
 def formula(text: str) -> Markup:
     """X_l, Σ_{i<j} and ‖X‖_F with subscripts."""
-    below = r"_(?:\{([^}]*)\}|(⌈[^⌉]*⌉|:,\w|[A-Za-z0-9]{1,3}(?![A-Za-z0-9_])))"
-    return Markup(re.sub(below, lambda m: f"<sub>{m[1] or m[2]}</sub>", str(escape(text))))
+    return Markup(formatting.subscripts(str(escape(text))))
 
 
 def breakable(name: str) -> Markup:

@@ -19,7 +19,7 @@ FORMATS = ("html", "png", "svg", "pdf")
 def render(diagnoses: Sequence[Diagnosis], format: str) -> bytes:
     """One report of one or more diagnoses: a page ("html"), or a figure of all vitals by depth."""
     if format not in FORMATS:
-        raise unknown("format of a report", format, FORMATS)
+        raise unknown("report format", format, FORMATS)
     if not diagnoses:
         raise UnsmoothError("a report needs at least one diagnosis (got none)")
     if format == "html":
@@ -47,7 +47,7 @@ def diagnosis_figures(diagnoses: Sequence[Diagnosis]) -> dict[str, Figure]:
 def render_trial(trial: Trial, format: str) -> bytes:
     """The report of a trial: a page ("html") or the figure of differences."""
     if format not in FORMATS:
-        raise unknown("format of a report", format, FORMATS)
+        raise unknown("report format", format, FORMATS)
     _check_trial(trial)
     if format == "html":
         from unsmooth.report.trial_page import trial_page

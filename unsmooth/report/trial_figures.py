@@ -37,7 +37,7 @@ def _names(trial: Trial) -> list[str]:
 
 @rc_context(panels.STYLE)
 def differences(trial: Trial) -> Figure:
-    """Paired differences to the first arm with their intervals, as marks and as text."""
+    """Paired differences from the first arm with their intervals, as marks and as text."""
     names, rows = _names(trial), len(trial.arms)
     figure, (ax,) = new_figure(1, 1, 0.34 * rows + 0.5)
     ax.axvline(0, color="0.45", linewidth=0.9, zorder=0)
@@ -66,7 +66,7 @@ def differences(trial: Trial) -> Figure:
         range(rows), [panels.literal(textwrap.fill(name.replace("+", " +"), 40).replace(" +", "+")) for name in names]
     )
     base = panels.literal(textwrap.shorten(names[0], 40))
-    ax.set_xlabel(f"difference in top-1 to {base}, points, {trial.confidence:.0%} interval")
+    ax.set_xlabel(f"difference in top-1 from {base}, points, {trial.confidence:.0%} interval")
     ax.grid(axis="x", color="0.9", linewidth=0.5)
     ax.set_axisbelow(True)
     right = ax.secondary_yaxis("right")

@@ -16,7 +16,7 @@ Cell = dict[str, str]  # text, and a second line
 
 
 def forest(trial: Trial) -> dict[str, Any]:
-    """The forest plot: paired differences in points. Positions are per cent of the plot's width."""
+    """The forest plot: paired differences in points. Positions are percentages of the plot's width."""
     differences = [points(arm.difference) for arm in trial.arms]
     ends = [0.0, *(v for d in differences if d for v in (d.low, d.high, *d.by_seed) if v is not None)]
     ticks = scale(min(ends), max(ends))
@@ -76,7 +76,7 @@ def results(trial: Trial) -> list[dict[str, Any]]:
 
 
 def robustness(trial: Trial) -> dict[str, Any]:
-    """Accuracy of every arm on every kind of changed images."""
+    """Accuracy of every arm on every kind of perturbed images."""
     digits = decimals(trial)
     conditions = list(dict.fromkeys(name for arm in trial.arms for name in arm.robustness))
     rows = []
@@ -127,7 +127,7 @@ def _failures(arm: Arm) -> str:
     if not failed:
         return ""
     reasons = "; ".join(f"seed {run.seed}: {run.failed}" for run in failed)
-    rest = "; the numbers are of the rest" if arm.finished_runs else ""
+    rest = "; values are from the other runs" if arm.finished_runs else ""
     return f"{len(failed)} of {len(arm.runs)} runs failed ({reasons}){rest}"
 
 

@@ -33,7 +33,7 @@ def as_rich(trial: Trial) -> list[RenderableType]:
     note = (
         f"{escape(data.name)}: {data.train:,} training and {data.val:,} validation images, {trial.recipe['epochs']} "
         f"epochs, {seeds} seed{'s' if seeds > 1 else ''}. top-1: after the last epoch, mean ± standard deviation over "
-        f"seeds. difference: to {escape(trial.arms[0].name)}, paired by seed and image, with a "
+        f"seeds. difference: from {escape(trial.arms[0].name)}, paired by seed and image, with a "
         f"{100 * trial.confidence:g} % interval. infer, train: throughput as a ratio to the first arm."
     )
     for arm in trial.arms:

@@ -87,7 +87,25 @@ class TimingConditions:
 
 @record
 class Bench(Result):
-    """The cost of each model. `bench["SPEC"]` is its `BenchRow`, `str(bench)` are tables of 80 columns."""
+    """The cost of several models. `bench["SPEC"]` is the `BenchRow` of a model, `str(bench)` is a table of 80 columns.
+
+    Attributes:
+        rows: Parameters, operations, energy and throughput of each model.
+        precision: Precision of the energy column of the table.
+        source: Source of the energies per operation.
+        assumptions: Assumptions of the energy estimate.
+        settings: Conditions of the timing.
+        made: Versions, command and duration.
+
+    Example:
+        >>> import unsmooth
+        >>> spec = "vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)"
+        >>> bench = unsmooth.bench([spec], throughput=False)
+        >>> bench.keys() == [spec]
+        True
+        >>> bench[spec].parameters
+        1123624
+    """
 
     kind = "bench"
     command = "unsmooth bench"
@@ -107,7 +125,7 @@ class Bench(Result):
         for row in self.rows:
             if row.name == name:
                 return row
-        raise unknown("model of this bench", name, self.keys())
+        raise unknown("model", name, self.keys(), owner="this bench")
 
     def __str__(self) -> str:
         from unsmooth.report.bench_table import as_text

@@ -239,7 +239,7 @@ class Finding:
 
 @record
 class Verdict:
-    """The state of the model in one word, the sentence for people, the affected blocks and the most likely cause."""
+    """The state of the model in one word and in a sentence, the affected blocks and the most likely cause."""
 
     state: str
     text: str
@@ -317,7 +317,7 @@ class Reading(Sequence[Any]):
             UnsmoothError: If the vital has no such part.
         """
         if name not in self.vital.parts:
-            raise unknown(f"part of {self.key}", name, self.vital.parts)
+            raise unknown("part", name, self.vital.parts, owner=self.key)
         return Reading(self.key, name, self.vital)
 
     def __len__(self) -> int:
@@ -349,9 +349,9 @@ class Diagnosis(Result):
         reference: The same vitals at random initialisation, if measured.
         samples: Attention maps and token similarity of a few images.
         learned: Parameters of the applied remedies.
-        provenance: Versions, command and duration.
+        provenance (Provenance): Versions, command and duration.
         findings: Observations, the most severe one first.
-        conclusion: The verdict with its text, blocks and cause.
+        conclusion (Verdict): The verdict with its text, blocks and cause.
 
     Example:
         >>> import unsmooth
@@ -406,7 +406,7 @@ class Diagnosis(Result):
 
     def __getitem__(self, key: str) -> Reading:
         if key not in self.vitals:
-            raise unknown("vital of this diagnosis", key, self.vitals)
+            raise unknown("vital", key, self.vitals, owner="this diagnosis")
         vital = self.vitals[key]
         if not vital.parts:
             reason = next(iter(vital.skipped.values()), "it was not measured")

@@ -74,8 +74,24 @@ class ModelCost:
 class Evaluation(Result):
     """Scores of one model on one or more tests, with its cost.
 
-    `evaluation["validation"]` is the `TestScore` of a test, `str(evaluation)` a table. `scores` holds the scores per
+    `evaluation["validation"]` is the `TestScore` of a test, `str(evaluation)` is a table. `scores` holds the scores per
     image by test; it is not written to JSON.
+
+    Attributes:
+        model: Name, class and remedies of the model.
+        images: The images of each test, and how they were prepared.
+        rows: The scores of each test.
+        skipped: Reasons of skipped images, by test and image.
+        cost: Parameters, FLOPs and throughput of the model.
+        made: Versions, command and duration.
+
+    Example:
+        >>> import unsmooth
+        >>> spec = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, depth=2, num_classes=10)"
+        >>> evaluation = unsmooth.evaluate(spec, "digits", limit=20)
+        >>> low, high = evaluation["validation"].top1_interval
+        >>> low <= evaluation["validation"].top1 <= high
+        True
     """
 
     kind = "evaluation"
@@ -99,7 +115,7 @@ class Evaluation(Result):
         for row in self.rows:
             if row.test == test:
                 return row
-        raise unknown("test of this evaluation", test, self.keys())
+        raise unknown("test", test, self.keys(), owner="this evaluation")
 
     def __str__(self) -> str:
         from unsmooth.report.evaluation_table import as_text

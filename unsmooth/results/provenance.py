@@ -1,4 +1,4 @@
-"""What every result says about the run that made it."""
+"""Provenance of a result: versions, command line and duration."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Result:
     command: ClassVar[str]  # the command that writes it
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain values, as they are in the JSON file."""
+        """Convert the result to plain values, as in the JSON file."""
         return {
             "format": FORMAT,
             "kind": self.kind,
@@ -52,7 +52,17 @@ class Result:
         }
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """The result as JSON text, also written to `path` if one is given."""
+        """Convert the result to JSON.
+
+        Args:
+            path: File to write. Default: none.
+
+        Returns:
+            The JSON text.
+
+        Raises:
+            UnsmoothError: If the file cannot be written.
+        """
         text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         if path is not None:
             write(Path(path), text.encode())
@@ -60,10 +70,21 @@ class Result:
 
     @classmethod
     def from_dict(cls, values: Any, source: str = "") -> Self:
-        """The result from plain values. `source` names them in errors."""
+        """Restore a result from plain values.
+
+        Args:
+            values: Content of the JSON file.
+            source: Name of the values in error messages.
+
+        Returns:
+            The result.
+
+        Raises:
+            UnsmoothError: If the values are of another kind or format, or not valid.
+        """
         where = source or f"this {cls.kind}"
         if not isinstance(values, dict) or values.get("kind") != cls.kind:
-            raise UnsmoothError(f"{where} is not a {cls.kind}. Give a file that `{cls.command}` wrote.")
+            raise UnsmoothError(f"{where} is not a {cls.kind}. Use a file written by `{cls.command}`.")
         if values.get("format") != FORMAT:
             raise UnsmoothError(
                 f"{where} has format {values.get('format')!r}; this version of unsmooth reads format {FORMAT}."
@@ -81,7 +102,17 @@ class Result:
 
     @classmethod
     def from_json(cls, path: str | Path) -> Self:
-        """Read a result from a file that `to_json` wrote."""
+        """Read a result from a file that `to_json` wrote.
+
+        Args:
+            path: JSON file.
+
+        Returns:
+            The result.
+
+        Raises:
+            UnsmoothError: If the file cannot be read, is of another kind or format, or is not valid.
+        """
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:

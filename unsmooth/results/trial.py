@@ -26,7 +26,7 @@ class Spread:
 
 @record
 class Difference:
-    """Difference in accuracy to the first arm, with its bootstrap interval; all values are fractions.
+    """Difference in accuracy from the first arm, with its bootstrap interval; all values are fractions.
 
     `shown` is true if the interval excludes zero.
     """
@@ -49,7 +49,7 @@ class Speed:
 
 @record
 class RobustnessScore:
-    """Accuracy of an arm on changed images."""
+    """Accuracy of an arm on perturbed images."""
 
     top1: Spread
     difference: Difference | None
@@ -158,7 +158,27 @@ class TrialProvenance(Provenance):
 class Trial(Result):
     """Several models trained on one budget, compared with the first one.
 
-    `trial["attn_scale"]` is an `Arm`, `str(trial)` a table, and `save` writes a page (.html) or a figure.
+    `trial["attn_scale"]` is an `Arm`, `str(trial)` is a table, and `save` writes a page (.html) or a figure.
+
+    Attributes:
+        data: Name and size of the data, and skipped images.
+        recipe_name: Name of the recipe.
+        recipe: Fields of the recipe.
+        seeds: Seeds of the runs of each arm.
+        confidence: Confidence level of the intervals.
+        arms: The arms, the baseline first.
+        made: Versions, machine, command and duration.
+        verdict: One sentence for the trial, and one line per arm.
+
+    Example:
+        >>> import tempfile, unsmooth
+        >>> host = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=16, num_heads=2, depth=2)"
+        >>> trial = unsmooth.compare(
+        ...     [host, host + "+attn_scale"], "digits", epochs=1, warmup_epochs=0, train_images=128, val_images=40,
+        ...     seeds=1, costs=False, vitals="none", out=tempfile.mkdtemp(),
+        ... )
+        >>> trial.verdict.text
+        'No difference from plain shown for attn_scale on this data and budget, with 1 seed.'
     """
 
     kind = "trial"
@@ -181,7 +201,7 @@ class Trial(Result):
         for arm in self.arms:
             if arm.name == name:
                 return arm
-        raise unknown("arm of this trial", name, self.keys())
+        raise unknown("arm", name, self.keys(), owner="this trial")
 
     def __str__(self) -> str:
         from unsmooth.report.trial_table import as_text
@@ -192,7 +212,14 @@ class Trial(Result):
         return f"Trial({self.verdict.text!r})"
 
     def save(self, path: str | Path) -> None:
-        """Write a report page (.html) or the figure of differences (.png, .svg, .pdf)."""
+        """Write a report page (.html) or the figure of differences (.png, .svg, .pdf).
+
+        Args:
+            path: File to write. Its suffix selects the format.
+
+        Raises:
+            UnsmoothError: If the format is not supported or the file cannot be written.
+        """
         from unsmooth.report.render import render_trial
 
         path = Path(path)

@@ -1,7 +1,7 @@
 """Patched modules: the forward pass of a treated module runs inside a `PatchedForward`, which applies its patches.
 
 As in `torch.nn.utils.parametrize`, a module that receives its first patch changes its class to a subclass that is made
-once per host class. It gets its own class back when the last patch is removed.
+once per host class. Its class is restored when the last patch is removed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def observers_paused() -> Iterator[None]:
 
 def _active(observers: list[ForwardObserver]) -> list[ForwardObserver]:
     """The observers of this thread, unless they are paused."""
-    if not observers or observers_are_paused():  # the first test alone decides where nobody observes
+    if not observers or observers_are_paused():  # the first test suffices where nobody observes
         return []
     return [observer for observer in observers if observer.thread == threading.get_ident()]
 
@@ -229,7 +229,7 @@ def patches_of(model: nn.Module) -> list[ModulePatches]:
 
 
 def unpatch(module: nn.Module) -> None:
-    """Give a module its own class back once it has no patch."""
+    """Restore the class of a module that has no patches any more."""
     if "_unsmooth_patches" in module.__dict__ and not module.__dict__["_unsmooth_patches"]:
         del module.__dict__["_unsmooth_patches"]
         module.__class__ = module._unsmooth_host  # type: ignore[assignment]

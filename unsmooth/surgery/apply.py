@@ -64,7 +64,7 @@ def apply(
     operation = prepare(model, remedy, blocks, example, options)
     check_applicable(operation)
     for index, reason in operation.plan.refused.items():
-        warnings.warn(f"{operation.remedy.name} is not on block {index}: {reason}", stacklevel=2)
+        warnings.warn(f"{operation.remedy.name} is not applied to block {index}: {reason}", stacklevel=2)
     attachments: list[Attachment] = []
     try:
         for placement in operation.placements:
@@ -172,7 +172,7 @@ def _freeze(model: nn.Module, weight: str) -> tuple[str, ...]:
     """Freeze a weight and bias that a patch replaces, and return the names of those that were trainable."""
     layer = weight.rpartition(".")[0]
     unused = [weight, weight.removesuffix("weight") + "bias"]
-    if layer.endswith("qkv"):  # BEiT and EVA keep the biases of queries and values beside the layer
+    if layer.endswith("qkv"):  # BEiT and EVA keep the biases of queries and values outside the layer
         unused += [f"{layer.rpartition('.')[0]}.{name}" for name in ("q_bias", "v_bias")]
     parameters = dict(model.named_parameters())
     frozen = tuple(name for name in unused if name in parameters and parameters[name].requires_grad)

@@ -1,4 +1,4 @@
-"""Checkup: the anatomy of a model and a dry run of every remedy."""
+"""The anatomy of a model and a dry run of every remedy on it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Checkup:
         return [(spans(indices), *row) for row, indices in groups.items()]
 
     def remedy_rows(self) -> list[tuple[str, ...]]:
-        """One row per remedy: its blocks, new parameters, operations, and outputs at the start."""
+        """One row per remedy: its blocks, new parameters, operations, and whether it changes the outputs."""
         return [_remedy_row(fitted, len(self.anatomy.blocks)) for fitted in self.fits.values()]
 
     def reasons(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Plans: what a remedy would do to a model, worked out completely before anything is changed."""
+"""Plans: what a remedy would do to a model, checked completely before anything is changed."""
 
 from __future__ import annotations
 
@@ -67,10 +67,12 @@ class Plan:
         return {block.block: block.refusal for block in self.blocks if block.refusal}
 
     def __str__(self) -> str:
-        start = "outputs unchanged at the start" if self.exact else "changes the outputs at once"
+        start = "outputs unchanged when applied" if self.exact else "changes the outputs at once"
         cost = f"{self.parameters:,} new parameters, {self.flops / 1e6:,.1f} MFLOPs per image"
         summary = f"{self.remedy}: {len(self.sites)} sites, {cost}; {start}"
-        return "\n".join([summary, *(f"  not on block {index}: {reason}" for index, reason in self.refused.items())])
+        return "\n".join(
+            [summary, *(f"  not applicable to block {index}: {reason}" for index, reason in self.refused.items())]
+        )
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def plan(
         >>> import unsmooth
         >>> model = unsmooth.create_model("vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8)")
         >>> print(unsmooth.plan(model, "attn_scale"))
-        attn_scale: 2 sites, 6 new parameters, 0.0 MFLOPs per image; outputs unchanged at the start
+        attn_scale: 2 sites, 6 new parameters, 0.0 MFLOPs per image; outputs unchanged when applied
         >>> unsmooth.plan(model, "feat_scale", blocks="1").parameters
         384
     """
@@ -235,7 +237,7 @@ def select_blocks(blocks: str | int | None, count: int) -> list[int]:
             )
         selected += [i for i in [index % count] if i not in selected]
     if not selected:
-        raise UnsmoothError(f"blocks={blocks!r} selects none of {count} blocks")
+        raise UnsmoothError(f"blocks={blocks!r} selects none of the {count} blocks (0 to {count - 1})")
     return sorted(selected)
 
 
@@ -257,11 +259,11 @@ def _check_conflicts(record: Record, remedy: Remedy[Any], selected: list[int]) -
             continue
         where = "" if remedy.once else f" on block{'s' if len(shared) > 1 else ''} {', '.join(map(str, shared))}"
         if entry.remedy.name == remedy.key:
-            raise UnsmoothError(f"{remedy.key} is already applied{where}; remove(model, {remedy.key!r}) first")
+            raise UnsmoothError(f"{remedy.key} is already applied{where}. Call remove(model, {remedy.key!r}) first.")
         other = remedies.get(entry.remedy.name)
         if other.key in remedy.conflicts or remedy.key in other.conflicts:
             raise UnsmoothError(
-                f"{remedy.key} and {other.key} both replace the scores{where}; remove(model, {other.key!r}) first"
+                f"{remedy.key} and {other.key} both replace the scores{where}. Call remove(model, {other.key!r}) first."
             )
 
 

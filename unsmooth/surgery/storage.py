@@ -10,6 +10,7 @@ metadata of the weights holds the spec too, so that files of two different saves
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import sys
 from collections.abc import Mapping
@@ -87,7 +88,7 @@ def load(path: str | Path, model: nn.Module | str | ModelSpec | None = None) -> 
         path: A folder written by `save`, a safetensors file, or a file written by `torch.save` (read with
             `weights_only=True`).
         model: The model to load into, or its spec. A folder needs none if the saved model was built from a spec;
-            otherwise give the untreated host. A file always needs one; if the file has the weights of the plain host,
+            otherwise pass the untreated host. A file always needs one; if the file has the weights of the plain host,
             the remedies of the model keep their initial parameters.
 
     Returns:
@@ -115,9 +116,9 @@ def load(path: str | Path, model: nn.Module | str | ModelSpec | None = None) -> 
         _check_pair(spec, path)
         return _load_folder(spec, path, model)
     if not path.exists():
-        raise UnsmoothError(f"{path} does not exist. Give a folder written by save, or a checkpoint file.")
+        raise UnsmoothError(f"{path} does not exist. Pass a folder written by save, or a checkpoint file.")
     if model is None:
-        raise UnsmoothError(f"{path} is a checkpoint file without a recipe. Give its spec: load(path, 'SPEC').")
+        raise UnsmoothError(f"{path} is a checkpoint file without a recipe. Pass its spec: load(path, 'SPEC').")
     if isinstance(model, str | ModelSpec):
         model = create_model(model)
     check_unwrapped(model)
@@ -157,7 +158,7 @@ def fill_for_tuning(model: nn.Module, path: Path, classes: int) -> list[str]:
     their initial parameters.
     """
     if not path.exists():
-        raise UnsmoothError(f"{path} does not exist. Give a checkpoint file, or a folder written by save.")
+        raise UnsmoothError(f"{path} does not exist. Pass a checkpoint file, or a folder written by save.")
     weights = _adapted(model, _weights_for(model, path / WEIGHTS if path.is_dir() else path))
     own = model.state_dict()
     replaced = [
@@ -171,7 +172,7 @@ def fill_for_tuning(model: nn.Module, path: Path, classes: int) -> list[str]:
 
 
 def _weights_for(model: nn.Module, path: Path) -> dict[str, Tensor]:
-    """The weights of a file by the names of the model, with the model's own values for remedies that the file lacks."""
+    """The weights of a file by the names of the model; remedies that are not in the file keep the model's values."""
     weights, own = read_weights(path), model.state_dict()
     if own.keys().isdisjoint(weights):  # DataParallel and torch.compile prefix every name
         weights = {WRAPPED.sub("", name): value for name, value in weights.items()}
@@ -187,7 +188,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             return dict(load_file(path))  # always tensors by name
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # readers raise errors of many types for a broken or foreign file
-        raise UnsmoothError(f"cannot read weights from {path}: {first_line(error)}") from error
+        reason = first_line(error)
+        if isinstance(error, pickle.UnpicklingError):  # its message advises to load the file unsafely
+            reason = "torch.load refuses it with weights_only=True. Save only the state dict with torch.save."
+        raise UnsmoothError(f"cannot read weights from {path}: {reason}") from error
     for key in NESTED:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
@@ -244,12 +248,12 @@ def _load_folder(spec: ModelSpec, folder: Path, model: nn.Module | str | ModelSp
     if isinstance(model, str | ModelSpec):
         requested = parse(model) if isinstance(model, str) else model
         if requested.remedies and requested.remedies != spec.remedies:
-            raise UnsmoothError(f"{folder} holds {spec}, not {requested}. Give its host alone, or nothing.")
+            raise UnsmoothError(f"{folder} holds {spec}, not {requested}. Pass its host only, or omit the model.")
         model, spec = None, ModelSpec(requested.host, spec.remedies)
     if model is None:
         if spec.host is None:
             raise UnsmoothError(
-                "the saved model was not built from a spec, so its host is unknown. Give it: load(path, model=host)."
+                "the saved model was not built from a spec, so its host is unknown. Pass it: load(path, model=host)."
             )
         weights, built = read_weights(folder / WEIGHTS), create_model(spec)
         dtypes = {value.dtype for value in weights.values() if value.is_floating_point()}

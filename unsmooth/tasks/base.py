@@ -1,4 +1,4 @@
-"""Interface of a task: a model, its data sets, its loss and its score. The trainer knows nothing else about a task."""
+"""Interface of a task: a model, its datasets, its loss and its score. The trainer knows nothing else about a task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TaskRequest:
         checkpoint: Weights to start from.
         pretrained: Whether to start from the library's pretrained weights.
         val_data: Validation images, if they are not part of `data`.
-        data_dir: Directory of timm data set files.
+        data_dir: Directory of timm dataset files.
         strict_data: Whether a broken image raises instead of being skipped.
         options: Options of the task itself, as text or as values.
     """
@@ -97,7 +97,7 @@ class Task(ABC):
         """Number of items in "train" and "val", and other sizes that must not change when a run is resumed."""
 
     def build(self) -> None:  # noqa: B027
-        """Build the model and the data sets."""
+        """Build the model and the datasets."""
 
     def to(self, device: torch.device) -> None:  # noqa: B027
         """Move everything that is not part of the model, such as a teacher, to a device."""
@@ -171,5 +171,5 @@ def reject_classification_fields(recipe: Recipe, task: str) -> None:
         if getattr(recipe, name) != off:
             raise UnsmoothError(
                 f"{name} is not supported by the task {task} (got {getattr(recipe, name)!r}). Use {name}={off!r} or "
-                f"--recipe {task}"
+                f"--recipe {task}."
             )

@@ -38,7 +38,7 @@ def read_spec(task: str, kind: str, text: str | ModelSpec) -> ModelSpec:
     """Parse a spec and check that its host is of Hugging Face, and its remedies and their options exist."""
     spec = parse(text)
     if spec.host is None or not spec.host.name.startswith("hf:"):
-        raise UnsmoothError(f"the task {task} needs hf:{kind} (got {spec.host}). Use hf:{kind}(…)+remedy or hf:FOLDER")
+        raise UnsmoothError(f"the task {task} needs hf:{kind} (got {spec.host}). Use hf:{kind}(…)+remedy or hf:FOLDER.")
     for remedy in spec.remedies:
         remedies.options_of(remedy)
     return spec
@@ -114,7 +114,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UnsmoothError(f"{path.parent} holds no {path.name}. Use a folder that this task saved") from error
+        raise UnsmoothError(f"{path.parent} holds no {path.name}. Use a folder that this task saved.") from error
     except (OSError, ValueError) as error:
         raise UnsmoothError(f"cannot read {path}: {error}") from error
     return content

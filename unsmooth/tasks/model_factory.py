@@ -64,7 +64,7 @@ def build(
         replaced = fill_for_tuning(model, Path(checkpoint), classes)
         if replaced:
             warnings.warn(
-                f"{checkpoint} has a head for other classes. Initialised randomly: {', '.join(replaced)}", stacklevel=2
+                f"{checkpoint} has a head for other classes. Initialised randomly: {', '.join(replaced)}.", stacklevel=2
             )
     return model
 
@@ -96,7 +96,7 @@ def check_classes(model_classes: int, classes: int, spec: str, data: str) -> Non
     if classes > model_classes:
         raise UnsmoothError(
             f"{data} has {classes} classes, more than the {model_classes} of {spec}. Remove the number from the spec, "
-            f"or use at least {classes}"
+            f"or use at least {classes}."
         )
 
 
@@ -107,7 +107,7 @@ def check_patches(model: nn.Module, size: tuple[int, int], spec: str, data: str)
     if size[0] < patch[1] or size[1] < patch[0]:
         raise UnsmoothError(
             f"images of {data} have {size[0]} × {size[1]} pixels, fewer than one patch of {spec} "
-            f"({patch[1]} × {patch[0]}). Use img_size=… and patch_size=… in the spec"
+            f"({patch[1]} × {patch[0]}). Use img_size=… and patch_size=… in the spec."
         )
 
 
@@ -120,7 +120,7 @@ def _option_names(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
 def _host_options(spec: ModelSpec, classes: int, recipe: Recipe) -> dict[str, Any]:
     """Host options from the data and the recipe, except those that the spec sets."""
     if spec.host is None:
-        raise UnsmoothError(f"the spec {str(spec)!r} has no host. Use HOST+{spec}")
+        raise UnsmoothError(f"the spec {str(spec)!r} has no host. Use HOST+{spec}.")
     names, own = _option_names(spec), spec.host.options
     values: dict[str, float] = {"classes": classes, "dropout": recipe.dropout, "drop_path": recipe.drop_path}
     if recipe.deep_blocks and recipe.deep_dropout:

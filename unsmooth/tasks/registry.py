@@ -20,7 +20,7 @@ def open_task(name: str, request: TaskRequest) -> Task:
         request: Model spec, data, recipe and options of the task.
 
     Returns:
-        The task. Its data were found and checked; `build` builds its model.
+        The task, with its data located and checked; `build` builds its model.
 
     Raises:
         UnsmoothError: If there is no such task, or if the request does not suit it.
@@ -32,7 +32,7 @@ def open_task(name: str, request: TaskRequest) -> Task:
             if getattr(request, setting) is not None:
                 raise UnsmoothError(
                     f"{setting} is not supported by the task {name} (got {str(getattr(request, setting))!r}). Its data "
-                    "must be in one folder, --data"
+                    "must be in one folder, --data."
                 )
     task: Task = import_module(f"unsmooth.tasks.{name}.task").open_task(request)
     return task

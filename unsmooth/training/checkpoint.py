@@ -30,7 +30,7 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
     try:
         replace_files({path: lambda temporary: save_file(tensors, temporary, metadata={STATE: tree})})
     except (OSError, SafetensorError) as error:
-        raise UnsmoothError(f"cannot write {path}: {error}. The last good checkpoint is unchanged") from error
+        raise UnsmoothError(f"cannot write {path}: {error}. The last good checkpoint is unchanged.") from error
 
 
 def read_state(path: Path) -> Any:
@@ -56,7 +56,7 @@ def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return {type(value).__name__: [_pack(item, f"{name}.{i}", tensors) for i, item in enumerate(value)]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise UnsmoothError(f"a checkpoint cannot hold {name} of type {type(value).__name__}. Use another optimizer")
+    raise UnsmoothError(f"a checkpoint cannot hold {name} of type {type(value).__name__}. Use another optimizer.")
 
 
 def _unpack(value: Any, file: Any) -> Any:

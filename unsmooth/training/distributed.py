@@ -91,12 +91,12 @@ def init_processes(device: str = "") -> Processes:
     try:
         parsed = torch.device(device)
     except RuntimeError as error:
-        raise UnsmoothError(f"unknown device {device!r}. Use cpu, cuda or cuda:N") from error
+        raise UnsmoothError(f"unknown device {device!r}. Use cpu, cuda or cuda:N.") from error
     if parsed.type not in ("cpu", "cuda"):
-        raise UnsmoothError(f"training on {device!r} is not supported: it needs float64 sums. Use cpu or cuda")
+        raise UnsmoothError(f"training on {device!r} is not supported: it needs float64 sums. Use cpu or cuda.")
     available = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if parsed.type == "cuda" and (parsed.index or 0) >= available:
-        raise UnsmoothError(f"device {device!r} does not exist: torch sees {available or 'no'} GPUs. Use --device cpu")
+        raise UnsmoothError(f"device {device!r} does not exist: torch sees {available or 'no'} GPUs. Use --device cpu.")
     try:
         group = init_distributed_device_so(device)
     except (dist.DistError, RuntimeError, ValueError) as error:

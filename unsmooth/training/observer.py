@@ -11,7 +11,7 @@ OnProgress = Callable[[str, int, int, Mapping[str, Any] | None], None]
 
 
 class Observer(Protocol):
-    """Is notified of the progress of a run, by the primary process only."""
+    """Protocol of an object that is notified of the progress of a run, by the primary process only."""
 
     def begin(self, epochs: int, steps: int, epoch: int) -> None:
         """Called once, with the number of epochs, the steps per epoch and the epochs done before."""

@@ -1,4 +1,4 @@
-"""Train a model: runs that can be interrupted, resumed and repeated exactly."""
+"""`train`: training runs that can be interrupted, resumed and repeated exactly."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def train(
 
     Args:
         spec: Model spec, HOST or HOST+remedy(option=value), as text or parsed.
-        data: Training and validation data: a folder, an .npz file, or the name of a data set.
+        data: Training and validation data: a folder, an .npz file, or the name of a dataset.
         task: What to learn: classification, segmentation, vqa or mae.
         recipe: Name of a recipe, path of a .toml file, or a `Recipe`.
         options: Options of the task.
@@ -96,7 +96,7 @@ def train(
     try:
         check_process_shares(opened, resolved, processes)
         if len(set(processes.gather((run_dir.done, run_dir.state.exists())))) > 1:
-            raise UnsmoothError(f"the processes see different files in {run_dir.path}. Use a shared file system")
+            raise UnsmoothError(f"the processes see different files in {run_dir.path}. Use a shared file system.")
         if (result := run_dir.result()) is not None:
             return result
         record |= {"processes": processes.world, "device": processes.device.type}

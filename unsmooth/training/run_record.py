@@ -33,7 +33,7 @@ def check_batch_size(task: Task, recipe: Recipe) -> None:
     if images < recipe.batch_size:
         raise UnsmoothError(
             f"{task.data} has {images} training images, fewer than one batch of {recipe.batch_size}. "
-            f"Use --batch-size {max(1, images // 8)}"
+            f"Use --batch-size {max(1, images // 8)}."
         )
 
 
@@ -45,5 +45,5 @@ def check_process_shares(task: Task, recipe: Recipe, processes: Processes) -> No
     if batch_size % world or (recipe.mixes and (batch_size // world) % 2):
         share = "an even number of images per process" if recipe.mixes else "the same number of images per process"
         raise UnsmoothError(
-            f"batch_size={batch_size} with {world} processes does not give {share}. Use another batch_size"
+            f"batch_size={batch_size} with {world} processes does not give {share}. Use another batch_size."
         )

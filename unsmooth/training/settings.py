@@ -13,10 +13,12 @@ class TrainSettings:
 
     out: FilePath | None = option("run directory (default: runs/SPEC-DATA-seedN)", default=None)
     seed: int = option("seed of weights, order and augmentation", default=0, low=0, high=2**62 - 1)
-    checkpoint: FilePath | None = option("weights to start from: a saved folder or a checkpoint file", default=None)
+    checkpoint: FilePath | None = option(
+        "initial weights: a checkpoint file, or a folder written by unsmooth", default=None
+    )
     pretrained: bool = option("start from the library's pretrained weights", default=False)
     val_data: DataText | None = option("validation images, if not part of the data", default=None)
-    data_dir: FilePath | None = option("directory of timm data set files", default=None)
+    data_dir: FilePath | None = option("directory of timm dataset files", default=None)
     workers: int = option("worker processes that load images", default=0, low=0)
     device: str = option("device: cpu, cuda or cuda:N (default: cuda if available)", default="")
     strict_data: bool = option("raise on a broken image instead of skipping it", default=False)

@@ -1,4 +1,4 @@
-"""Stop a run gracefully: SIGINT and SIGTERM set a flag that is checked after each step."""
+"""Graceful shutdown: SIGINT and SIGTERM set a flag that is checked after each step."""
 
 from __future__ import annotations
 

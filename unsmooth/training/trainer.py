@@ -40,7 +40,7 @@ class NotFinite(UnsmoothError):
 
 
 class Trainer:
-    """Model, optimiser, schedule, weight average and position in the data, in one process.
+    """Model, optimizer, schedule, weight average and position in the data, in one process.
 
     Args:
         task: Task that was built.
@@ -187,7 +187,7 @@ class Trainer:
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """Build a timm optimiser of the trainable parameters; remedy parameters have no weight decay."""
+    """Build a timm optimizer of the trainable parameters; remedy parameters have no weight decay."""
     exempt = without_decay(model)
     if recipe.layer_decay:
         groups = param_groups_layer_decay(model, recipe.weight_decay, exempt, layer_decay=recipe.layer_decay)
@@ -197,9 +197,9 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
         betas = {"betas": (0.9, recipe.beta2)} if recipe.beta2 else {}
         optimizer: torch.optim.Optimizer = create_optimizer_v2(groups, recipe.optimizer, lr=recipe.scaled_lr, **betas)
     except (AssertionError, ImportError, TypeError, ValueError) as error:
-        raise UnsmoothError(f"timm cannot build the optimiser {recipe.optimizer!r}: {error}") from error
+        raise UnsmoothError(f"timm cannot build the optimizer {recipe.optimizer!r}: {error}") from error
     if betas and any(group.get("betas") != betas["betas"] for group in optimizer.param_groups):
         raise UnsmoothError(
-            f"the optimiser {recipe.optimizer!r} has no second beta (got beta2={recipe.beta2:g}). Use beta2=0"
+            f"the optimizer {recipe.optimizer!r} has no second beta (got beta2={recipe.beta2:g}). Use beta2=0."
         )
     return optimizer

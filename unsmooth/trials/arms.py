@@ -33,7 +33,7 @@ class PlannedArm:
 
 
 def plan_arms(specs: Sequence[str], arm_fields: Mapping[str, Mapping[str, Any]] | None = None) -> list[PlannedArm]:
-    """Arms with the shortest unique names: remedies alone if all hosts are the same.
+    """Arms with the shortest unique names: only the remedies if all hosts are the same.
 
     `arm_fields` are recipe fields of single arms, by spec.
     """

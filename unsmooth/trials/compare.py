@@ -58,7 +58,7 @@ def compare(
 
     Args:
         specs: At least two model specs. The first one is the baseline.
-        data: Training and validation images: a folder, a .npz file or the name of a data set.
+        data: Training and validation images: a folder, a .npz file or the name of a dataset.
         recipe: Name of a recipe, a .toml file or a `Recipe`, for all runs.
         settings: Settings of the trial. Default: `CompareSettings()`.
         arm_fields: Recipe fields of single arms, by spec, for published protocols that change the recipe with the
@@ -156,10 +156,10 @@ def _train(
 
 
 def _check(runs: TrialRuns) -> None:
-    """Find mistakes before the first training step."""
+    """Check all arguments before the first training step."""
     splits, settings, directory = runs.splits, runs.settings, runs.directory
     if directory.path.exists() and not directory.path.is_dir():
-        raise UnsmoothError(f"{directory.path} is a file. Give a folder as out (--out).")
+        raise UnsmoothError(f"{directory.path} is a file. Use a folder as out (--out).")
     for arm in runs.arms:
         recipe = runs.recipe_of(arm)
         for seed in range(settings.seeds):

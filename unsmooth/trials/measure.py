@@ -103,7 +103,7 @@ def _read_run(arm: PlannedArm, seed: int, runs: TrialRuns, failed: str | None) -
 
 
 def measure_differences(arms: Sequence[Arm], runs: TrialRuns) -> None:
-    """Paired differences in accuracy to the first arm."""
+    """Paired differences in accuracy from the first arm."""
     directory = runs.directory
     correct = [[_read_correct(directory.run(arm, seed)) for seed in runs.seeds] for arm in runs.arms]
     for arm, own in zip(arms[1:], correct[1:], strict=True):

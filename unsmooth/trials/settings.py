@@ -19,7 +19,7 @@ class CompareSettings:
     checkpoint: FilePath | None = option("weights that every arm starts from", default=None)
     pretrained: bool = option("start every arm from the library's pretrained weights", default=False)
     val_data: DataText | None = option("validation images, if not part of the data", default=None)
-    data_dir: FilePath | None = option("directory of timm data set files", default=None)
+    data_dir: FilePath | None = option("directory of timm dataset files", default=None)
     workers: int = option("worker processes that load images, per run", default=0, low=0)
     device: str = option("device: cpu, cuda or cuda:N (default: cuda if available)", default="")
     strict_data: bool = option("raise on a broken image instead of skipping it", default=False)

@@ -21,7 +21,7 @@ def paired_difference(own: Array, base: Array, confidence: float = 0.95, draws: 
     The bootstrap resamples seeds and images together, with replacement, and keeps pairs together. With few seeds the
     plain bootstrap is too narrow, so deviations of seeds are scaled by √(n/(n−1)) and by the ratio of Student's t to
     the normal quantile. If only seeds vary, the interval is about as wide as the t interval (three quarters of it for
-    two seeds). With a single seed the interval is over images alone.
+    two seeds). With a single seed the interval is over images only.
 
     Args:
         own: Whether each prediction is correct, an array (seeds, images) of booleans.

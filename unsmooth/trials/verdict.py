@@ -24,7 +24,7 @@ def trial_verdict(arms: Sequence[Arm], seeds: int) -> TrialVerdict:
     clauses = [
         _clause(outcomes["better"], relation.format("better", base), seeds),
         _clause(outcomes["worse"], relation.format("worse", base), seeds),
-        f"no difference to {base} shown for {_ties(outcomes['tie'], len(others))}" if outcomes["tie"] else "",
+        f"no difference from {base} shown for {_ties(outcomes['tie'], len(others))}" if outcomes["tie"] else "",
         f"{_and(outcomes['failed'])} did not finish with every seed, or {base} did not" if outcomes["failed"] else "",
     ]
     sentence = "; ".join(clause for clause in clauses if clause)
@@ -32,7 +32,7 @@ def trial_verdict(arms: Sequence[Arm], seeds: int) -> TrialVerdict:
         sentence = f"N{sentence[1:]}"
     lines = [_line(arm) for arm in arms]
     if seeds == 1:
-        lines.append("With one seed, luck cannot be ruled out: the intervals are over images alone.")
+        lines.append("With one seed, chance cannot be ruled out: the intervals are over images only.")
     return TrialVerdict(f"{sentence} on this data and budget, with {seeds} seed{'s' if seeds > 1 else ''}.", lines)
 
 

@@ -10,7 +10,7 @@
     read_text_values(NoSkipOptions, {"branch": "mlp"}, "no_skip")   # the same, only the values that are named
     describe(NoSkipOptions)                                     # name, type, default, range and help of each option
 
-Mistakes raise `UnsmoothError` with the value and what is allowed; near names are suggested.
+Invalid values raise `UnsmoothError` with the value and what is allowed; similar names are suggested.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, Validation
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic.fields import FieldInfo
 
-from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.errors import UnsmoothError, suggestion, unknown
 
 T = TypeVar("T")
 _CONFIG = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -53,7 +53,7 @@ def _path_text(value: Any) -> Any:
 Pair = Annotated[tuple[float, float], BeforeValidator(_numbers)]
 Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers)]
 FilePath = Annotated[Path, BeforeValidator(_path)]
-DataText = Annotated[str, BeforeValidator(_path_text)]  # a path, or the name of a data set, which is no path
+DataText = Annotated[str, BeforeValidator(_path_text)]  # a path or a dataset name
 
 
 def option(
@@ -102,7 +102,7 @@ def read_texts(cls: type[T], values: Mapping[str, str], where: str) -> T:
 
 
 def read_text_values(cls: type, values: Mapping[str, str], where: str) -> dict[str, Any]:
-    """Values of some options from text, each checked alone: the rest is known later, as with fields of a recipe."""
+    """Values of some options from text, each checked by itself, because the others are known later (recipe fields)."""
     _check_names(cls, values, where)
     hints = get_type_hints(cls, include_extras=True)
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
@@ -121,7 +121,7 @@ def _check_names(cls: type, values: Mapping[str, Any], where: str) -> None:
     names = [field.name for field in dataclasses.fields(cls)]
     for name in values:
         if name not in names:
-            raise unknown(f"option of {where}", name, names)
+            raise unknown("option", name, names, owner=where)
 
 
 def to_json(value: Any) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def to_json(value: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class OptionInfo:
-    """What an option says about itself, for help texts and docs."""
+    """Description of one option, for help texts and docs."""
 
     name: str
     kind: type
@@ -179,19 +179,20 @@ def _range(info: FieldInfo) -> str:
 
 
 def _explain(cls: type, error: ValidationError, where: str, name: str = "") -> str:
-    """One line for the first mistake: what must hold, and what was given."""
+    """One line about the first invalid value: what is required, and what was given."""
     problem = error.errors()[0]
     if not name:
         name = str(problem["loc"][0]) if problem["loc"] else ""
     known = {one.name: one for one in describe(cls)}
     if name not in known:
         if problem["type"] == "unexpected_keyword_argument":
-            return str(unknown(f"option of {where}", name, list(known)))
+            return str(unknown("option", name, list(known), owner=where))
         context = problem.get("ctx", {}).get("error")
         return f"{where}: {context if context is not None else problem['msg']}"
     one, given = known[name], problem["input"]
     if one.choices:
-        return str(unknown(f"value of {where}({name}=…)", str(given), one.choices))
+        hint = suggestion(str(given), one.choices)
+        return f"{where}: {name} must be one of {', '.join(one.choices)} (got {given!r}).{hint}"
     in_range = one.range and problem["type"].startswith(("greater", "less"))
     wanted = one.range if in_range else _KINDS.get(one.kind, one.kind.__name__)
     if problem["type"] == "finite_number":

@@ -1,4 +1,4 @@
-"""Numbers and lists as people write them."""
+"""Format numbers and lists for display."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def blocks_text(indices: list[int]) -> str:
 
 
 def in_words(millijoules: float) -> str:
-    """An energy with a unit that people can read: 21.17 mJ, 624 µJ."""
+    """An energy with a suitable unit: 21.17 mJ, 624 µJ."""
     if millijoules >= 1:
         return f"{rounded(millijoules, 4)} mJ"
     return f"{rounded(1000 * millijoules, 3)} µJ"
 
 
 def rounded(value: float, digits: int) -> str:
-    """A number with so many digits that count, trailing zeros too, and never fewer than its whole part has."""
+    """A number with `digits` significant digits, including trailing zeros; integer digits are never dropped."""
     places = digits - 1 - math.floor(math.log10(value)) if value > 0 else 0
     return f"{value:,.{max(0, places)}f}"

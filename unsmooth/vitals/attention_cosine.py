@@ -19,7 +19,7 @@ SMALLEST = 1e-12
 @register(
     title="map similarity",
     formula="mean of |cos(A_:,i, A_:,j)| over pairs i < j",
-    reading="1: all queries attend equally; 0: each key is attended by its own query",
+    reading="1: all queries attend to the same keys; 0: each query attends to its own key",
     family="attention",
     of="map",
     accepts=OVER_TOKENS,

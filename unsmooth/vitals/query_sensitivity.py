@@ -18,7 +18,7 @@ from unsmooth.vitals.base import OVER_TOKENS, distribution, plogp, register
 @register(
     title="query sensitivity",
     formula="mean over queries of JS(A_i, mean row)",
-    reading="0: attention does not depend on the query; ln 2: every query attends to other keys",
+    reading="0: attention does not depend on the query; ln 2: every query attends to different keys",
     family="attention",
     of="map",
     accepts=OVER_TOKENS,

@@ -1,17 +1,17 @@
 """Negative L1 similarities with the gradient rules of adder networks.
 
-An adder layer replaces the inner product by ``-||a - b||_1``. Its true gradient is a sign, which says
-nothing about how far apart two values are, so adder networks train with smoother rules:
+An adder layer replaces the inner product by ``-||a - b||_1``. Its true gradient is a sign, which
+does not depend on the distance of two values, so adder networks are trained with smoother rules:
 
-* inputs move by the clipped difference, ``clamp(gain * (b - a), -1, 1)``;
-* the weights of a linear layer move by the full difference, rescaled to a fixed norm per layer.
+* inputs get the clipped difference as gradient, ``clamp(gain * (b - a), -1, 1)``;
+* the weights of a linear layer get the full difference, rescaled to a fixed norm per layer.
 
 The work is elementwise over ``n * m * d`` terms. It runs in tiles through one reused buffer of bounded size,
 so memory grows with the inputs and outputs only. The tiled loops are registered as opaque operators:
 ``torch.compile`` and ``torch.export`` see one node each instead of hundreds of unrolled tiles.
 
-On a CPU shared with other busy processes set ``OMP_WAIT_POLICY=PASSIVE``: each tile ends in thread barriers,
-and threads which spin there for a descheduled partner lose far more time than the work takes.
+On a CPU shared with other busy processes, set ``OMP_WAIT_POLICY=PASSIVE``: each tile ends with thread barriers,
+and threads that spin there waiting for a descheduled thread lose more time than the computation takes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch import Tensor
 
 __all__ = ["adder_linear", "l1_scores"]
 
-# Elements of the scratch buffer. A tile passes through several kernels: small tiles pay for their launches
-# and thread barriers, large ones fall out of the cache. On CPU 4 MB of fp32 is the flat part of that curve.
+# Elements of the scratch buffer. A tile passes through several kernels: small tiles are dominated by launches
+# and thread barriers, large tiles do not fit in the cache. On a CPU, 4 MB of fp32 is a good compromise.
 _CPU_BUDGET = 1 << 20
 _GPU_BUDGET = 1 << 24
 
@@ -81,7 +81,7 @@ def _(q: Tensor, k: Tensor) -> Tensor:
 def _pulls(q: Tensor, k: Tensor, g: Tensor, gain: float, need_q: bool, need_k: bool) -> tuple[Tensor, Tensor]:
     """``dq_n = sum_m C_nm g_nm``, ``dk_m = -sum_n C_nm g_nm`` with ``C_nm = clamp(gain (k_m - q_n), -1, 1)``.
 
-    A gradient which is not needed comes back empty.
+    A gradient that is not needed is returned empty.
     """
     q_t, k_t = (_batched(x).transpose(1, 2).contiguous() for x in (q, k))
     (b, d, n), m, budget = q_t.shape, k_t.shape[2], _budget(q)
@@ -175,7 +175,7 @@ class _AdderLinear(torch.autograd.Function):
 
 
 def _common(a: Tensor, b: Tensor, gain: float) -> tuple[Tensor, Tensor]:
-    """Check the pair and bring it to one dtype of at least fp32: long sums of differences need the bits."""
+    """Check the pair and convert it to one dtype, at least fp32, which long sums of differences need."""
     if a.shape[-1] != b.shape[-1]:
         raise ValueError(f"feature sizes differ: {a.shape[-1]} and {b.shape[-1]}")
     if not gain > 0:
@@ -187,12 +187,12 @@ def _common(a: Tensor, b: Tensor, gain: float) -> tuple[Tensor, Tensor]:
 def l1_scores(q: Tensor, k: Tensor, gain: float = 1.0) -> Tensor:
     """Attention scores ``s_nm = -sum_c |q_nc - k_mc|`` for ``q [..., n, d]`` and ``k [..., m, d]``.
 
-    Backward uses the clipped difference in place of the sign, so each side is pulled towards the other::
+    Backward uses the clipped difference in place of the sign, so that each side moves towards the other::
 
         dq_n = sum_m clamp(gain * (k_m - q_n), -1, 1) g_nm
         dk_m = sum_n clamp(gain * (q_n - k_m), -1, 1) g_nm
 
-    Half precision inputs are computed, and returned, in fp32; their gradients return in their own dtype.
+    Scores of half-precision inputs are computed and returned in fp32; gradients have the dtype of the inputs.
     """
     if q.dim() < 2 or q.shape[:-2] != k.shape[:-2] or q.dim() != k.dim():
         raise ValueError(f"expected [..., n, d] and [..., m, d], got {tuple(q.shape)} and {tuple(k.shape)}")

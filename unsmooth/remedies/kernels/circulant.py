@@ -10,9 +10,9 @@ All ``Theta`` together are one tensor ``vectors [T, b, b, m]`` with ``bias [T, d
 
 A circulant product is a polynomial product modulo ``z^m - 1 = (z^{m/2} - 1)(z^{m/2} + 1)``, so one butterfly
 per slice splits it into a circulant and a skew-circulant product of half the size each, and the circulant
-half can be split again.  ``augment`` goes a few levels down and leaves the rest to matrix products, one per
-factor, each of them covering every slice and every ``Theta``.  At the widths of vision transformers this
-takes about half the time of the dense form; unlike the FFT form, it stays real, so that it runs in bfloat16
+half can be split again.  ``augment`` splits a few levels and computes the rest by matrix products, one per
+factor, each of them for every slice and every ``Theta``.  At the widths of vision transformers this
+takes about half the time of the dense form; unlike the FFT form, it stays real, so it runs in bfloat16
 and can be exported.
 """
 
@@ -37,8 +37,8 @@ class Prepared(NamedTuple):
 
     weights: tuple[Tensor, ...]
     """Per factor of size ``h``, a matrix ``[b h, T b h]`` to be multiplied from the right. Its columns are
-    ordered ``(piece, t, i, r)``, pieces of the smallest factor's size ``q``: so every butterfly behind the
-    products runs over long rows, and only the last sum puts the channels back in order."""
+    ordered ``(piece, t, i, r)``, pieces of the smallest factor's size ``q``: so every butterfly after the
+    products runs over long rows, and only the last sum restores the order of the channels."""
     blocks: int
     """Number ``b`` of slices."""
 
@@ -59,7 +59,7 @@ def apply_fft(x: Tensor, vectors: Tensor) -> Tensor:
 
 
 def prepare(vectors: Tensor) -> Prepared:
-    """Matrices for ``augment`` from ``vectors [T, b, b, m]``; worth keeping as long as these stay fixed."""
+    """Matrices for ``augment`` from ``vectors [T, b, b, m]``; can be reused as long as these do not change."""
     t, b, _, m = vectors.shape
     levels = 0
     while levels < _MAX_LEVELS and m % 2 ** (levels + 1) == 0:
@@ -73,7 +73,7 @@ def prepare(vectors: Tensor) -> Prepared:
 def augment(x: Tensor, vectors: Tensor | Prepared, bias: Tensor) -> Tensor:
     """``sum_t GELU(x Theta_t + bias_t)`` for ``x [..., d]`` and ``bias [T, d]``; GELU is the exact one.
 
-    ``vectors`` is either the ``[T, b, b, m]`` parameter or what ``prepare`` made of it.
+    ``vectors`` is either the ``[T, b, b, m]`` parameter or the result of ``prepare``.
     """
     if x.shape[-1] != bias.shape[-1]:
         raise ValueError(f"expected tokens of {bias.shape[-1]} channels, got {x.shape[-1]}")
@@ -86,13 +86,13 @@ def augment(x: Tensor, vectors: Tensor | Prepared, bias: Tensor) -> Tensor:
         torch.mm(part.reshape(-1, len(weight)), weight).unflatten(-1, (-1, t * b * q))
         for part, weight in zip(parts, weights, strict=True)
     ]
-    # Where nothing needs the intermediate values, writing over them saves more time than the products take.
+    # Without gradients, in-place operations on intermediate values save more time than the products take.
     eager = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
     shift = _in_pieces(bias.reshape(1, t * b, -1), q).view(1, -1, t * b * q)
     y = _merge(products, in_place=eager)
     shift = shift.to(y.dtype)  # under autocast the products are narrower than the bias
     y = torch.ops.aten.gelu_(y.add_(shift)) if eager else F.gelu(y + shift)
-    first, *others = y.unflatten(-1, (t, b, q)).unbind(2)  # adding slices beats reducing an axis this short
+    first, *others = y.unflatten(-1, (t, b, q)).unbind(2)  # adding slices is faster than reducing an axis this short
     if eager and others:
         out = y.new_empty(len(y), b, 2**levels, q)
         reduce(lambda sum_, path: torch.add(sum_, path, out=out.transpose(1, 2)), others, first)
@@ -103,8 +103,8 @@ def augment(x: Tensor, vectors: Tensor | Prepared, bias: Tensor) -> Tensor:
 def _split(x: Tensor, levels: int, gain: float = 1.0) -> list[Tensor]:
     """Residues of the last axis modulo ``z^{m/2} + 1, z^{m/4} + 1, ..., z^{m/2^levels} - 1``: ``lo -+ hi``.
 
-    Each level multiplies by ``gain``.  With 1/2, ``_merge`` is the inverse; the weights are split that way,
-    being small, and the tokens with 1.
+    Each level multiplies by ``gain``.  With 1/2, ``_merge`` is the inverse. The weights, which are small, are split
+    with 1/2, and the tokens with 1.
     """
     parts = []
     for _ in range(levels):

@@ -120,7 +120,7 @@ if ($("map-picture")) {
     outline(picture.getContext("2d"), picture, entry);
     const [r, c] = entry.queries[queryOf(entry)];
     $("map-query").textContent = `Query patch in row ${r}, column ${c}`;
-    picture.setAttribute("aria-label", `${sample().name}: select a patch by a click or with the arrow keys`);
+    picture.setAttribute("aria-label", `${sample().name}: select a patch by clicking or with the arrow keys`);
     const panels = [["attention", "maps", `Attention in block ${block.value}, ${head.value === "mean" ? "mean over heads" : `head ${head.value}`}`],
       ["similarity", "similarity", `Similarity of tokens after block ${block.value}`]];
     for (const [name, kind, caption] of panels) {

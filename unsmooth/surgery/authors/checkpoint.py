@@ -112,7 +112,7 @@ def _read(checkpoint: Mapping[str, Any] | str | Path, entry: str | None) -> _Con
         content, where = _read_file(Path(checkpoint)), str(checkpoint)
     entries = [name for name in ENTRIES if isinstance(content.get(name), Mapping)]
     if entry is not None and entry not in entries:
-        raise unknown(f"entry of {where}", entry, entries)
+        raise unknown("entry", entry, entries, owner=where)
     if entries:
         content = content[entry or entries[0]]
     weights = {WRAPPED.sub("", str(name)): value for name, value in content.items() if isinstance(value, Tensor)}
@@ -125,7 +125,7 @@ def _read(checkpoint: Mapping[str, Any] | str | Path, entry: str | None) -> _Con
 
 def _read_file(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
-        raise UnsmoothError(f"{path} is not a file. Give a .pth or .safetensors file.")
+        raise UnsmoothError(f"{path} does not exist or is not a file. Pass a .pth or .safetensors file.")
     if path.suffix == ".safetensors":
         return read_weights(path)
     try:
@@ -135,7 +135,7 @@ def _read_file(path: Path) -> Mapping[str, Any]:
         unsafe = _unsafe_types(path)
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         if unsafe:
-            reason = f"it holds a {unsafe[0]}, which could run code. Save its weights alone and import those."
+            reason = f"it holds a {unsafe[0]}, which could run code. Save only its weights and import those."
         raise UnsmoothError(f"cannot read weights from {path}: {reason}") from error
     if not isinstance(content, Mapping):
         raise UnsmoothError(f"{path} holds a {type(content).__name__}, not weights by name")
@@ -165,7 +165,7 @@ def _split(content: _Content, source: str | None) -> _Tensors:
             host[name] = value
     names = ", ".join(blocks) or "none"
     if source is not None and list(blocks) != [source]:
-        raise UnsmoothError(f"{content.where} does not hold {source} alone; it holds parameters of: {names}")
+        raise UnsmoothError(f"{content.where} must hold {source} only; it holds parameters of: {names}")
     if len(blocks) != 1:
         hint = (
             "Load a checkpoint of a plain host with unsmooth.load." if not blocks else "The authors use one at a time."
@@ -196,10 +196,10 @@ def _remedy(
     if not listed:
         return item
     if [other.name for other in listed] != [form.remedy]:
-        raise UnsmoothError(f"{where} holds {form.remedy}, not {'+'.join(map(str, listed))}. Give the host alone.")
+        raise UnsmoothError(f"{where} holds {form.remedy}, not {'+'.join(map(str, listed))}. Pass the host only.")
     merged = SpecItem(form.remedy, {**item.options, **listed[0].options})
     if "blocks" in listed[0].options or remedies.options_of(merged) != remedies.options_of(item):
-        raise UnsmoothError(f"{where} holds {item}, not {listed[0]}. Give the host alone.")
+        raise UnsmoothError(f"{where} holds {item}, not {listed[0]}. Pass the host only.")
     return item
 
 
@@ -216,9 +216,7 @@ def _named_as_in(
         ("has parameters of {} for more blocks than the host has:", [b for b in values if b not in patches]),
     ):
         if names:
-            raise UnsmoothError(
-                f"{where} {problem.format(form.remedy)} {some(names)}. Give the right host in the spec."
-            )
+            raise UnsmoothError(f"{where} {problem.format(form.remedy)} {some(names)}. Pass the matching host as spec.")
     return {
         f"{patch}.{name}": value
         for block, block_values in values.items()

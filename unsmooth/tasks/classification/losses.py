@@ -51,7 +51,7 @@ class Distillation:
         with torch.no_grad():
             outputs = forward(teacher, torch.zeros(1, *size)).shape[-1]
         if outputs != classes:
-            raise UnsmoothError(f"the teacher {recipe.teacher} has {outputs} classes, but the data have {classes}")
+            raise UnsmoothError(f"the teacher {recipe.teacher} has {outputs} classes, but the data has {classes}")
 
     def to(self, device: torch.device) -> Distillation:
         self.teacher.to(device)

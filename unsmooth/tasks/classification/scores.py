@@ -21,7 +21,7 @@ RANKS = 5
 NONE = -1  # predicted class of an image whose logits are not finite
 
 Array = np.ndarray[Any, Any]
-Change = Callable[[Tensor, Tensor], Tensor]  # images and labels on the device of the model, to changed images
+Change = Callable[[Tensor, Tensor], Tensor]  # from images and labels, on the device of the model, to perturbed images
 
 
 @dataclass
@@ -157,7 +157,7 @@ def score_each(
     model: nn.Module, batches: Iterable[ImageBatch], changes: Mapping[str, Change | None],
     classes: Sequence[int] | None = None, amp: str = "none", progress: Callable[[int], None] | None = None,
 ) -> dict[str, Scores]:  # fmt: skip
-    """Score a model on unchanged (None) and changed images, by name of the change; images are read once."""
+    """Score a model on unchanged (None) and perturbed images, by name of the perturbation; images are read once."""
     device = device_of(model)
     by_change: dict[str, list[Scores]] = {name: [] for name in changes}
     skipped: dict[str, str] = {}
@@ -187,7 +187,7 @@ def _scores(logits: Tensor, labels: Tensor, indices: Tensor, classes: Sequence[i
     if labels.min() < 0 or labels.max() >= logits.shape[1]:
         wrong = next(int(y) for y in labels if not 0 <= y < logits.shape[1])
         raise UnsmoothError(
-            f"the data have label {wrong}, but the model has {logits.shape[1]} classes (0 to {logits.shape[1] - 1})"
+            f"the data has label {wrong}, but the model has {logits.shape[1]} classes (0 to {logits.shape[1] - 1})"
         )
     allowed = torch.arange(logits.shape[1]) if classes is None else torch.as_tensor(classes)
     allowed = allowed.to(logits.device)
@@ -195,7 +195,7 @@ def _scores(logits: Tensor, labels: Tensor, indices: Tensor, classes: Sequence[i
     column[allowed] = torch.arange(len(allowed), device=logits.device)
     if (column[labels] < 0).any():
         raise UnsmoothError(
-            f"the data have label {int(labels[column[labels] < 0][0])}, which is not one of the allowed classes"
+            f"the data has label {int(labels[column[labels] < 0][0])}, which is not one of the allowed classes"
         )
     logits = logits[:, allowed]
     loss = F.cross_entropy(logits, column[labels], reduction="none")

@@ -35,7 +35,7 @@ from unsmooth.utils.files import write
 def open_task(request: TaskRequest) -> Classification:
     """Open the data of a classification run and check their labels."""
     if request.options:
-        raise unknown("option of classification", next(iter(request.options)), ())
+        raise unknown("option", next(iter(request.options)), (), owner="classification")
     splits = open_splits(request.data, request.val_data, request.data_dir)
     return Classification(request, limit_splits(splits, request.recipe.train_images, request.recipe.val_images))
 

@@ -32,7 +32,7 @@ def check_config(config: Any) -> None:
     visible = int(patches * (1 - config.mask_ratio))
     if not 0 < visible < patches:
         raise UnsmoothError(
-            f"mask_ratio={config.mask_ratio} leaves {visible} of {patches} patches visible. Use another mask_ratio"
+            f"mask_ratio={config.mask_ratio} leaves {visible} of {patches} patches visible. Use another mask_ratio."
         )
 
 

@@ -1,6 +1,6 @@
 """MAE pre-training: the model reconstructs masked patches.
 
-Of the recipe, the budget, the optimiser, precision, the weight average, crop_scale, crop_ratio and hflip are used.
+Of the recipe, the budget, the optimizer, precision, the weight average, crop_scale, crop_ratio and hflip are used.
 Labels, label smoothing, drop_path, dropout and vitals are ignored; dropout is an option of the host.
 """
 
@@ -140,7 +140,7 @@ def open_task(request: TaskRequest) -> MaskedAutoencoding:
     assert parsed.host is not None
     for name in request.options:
         if name in parsed.host.options:
-            raise UnsmoothError(f"{name} is set in the spec and as an option. Use one of them")
+            raise UnsmoothError(f"{name} is set in the spec and as an option. Use one of them.")
     config = config_of(TASK, KIND, parsed.host)
     host = SpecItem(parsed.host.name, {**task_options, **parsed.host.options})  # the spec takes precedence
     for name in task_options:
@@ -148,22 +148,22 @@ def open_task(request: TaskRequest) -> MaskedAutoencoding:
     check_config(config)
     if recipe.image_size not in (0, config.image_size):
         raise UnsmoothError(
-            f"mae uses the image size of the host (got image_size={recipe.image_size}). Set image_size in the spec"
+            f"mae uses the image size of the host (got image_size={recipe.image_size}). Set image_size in the spec."
         )
     splits = limit_splits(
         open_splits(request.data, request.val_data, request.data_dir), recipe.train_images, recipe.val_images
     )
     for images in (splits.train, splits.val):
         if isinstance(images, Stream):
-            raise UnsmoothError(f"mae does not support streams (got {images.name}). Use a folder or an .npz file")
+            raise UnsmoothError(f"mae does not support streams (got {images.name}). Use a folder or an .npz file.")
     checkpoint = request.checkpoint
     if checkpoint is not None and checkpoint.is_dir():
         checkpoint /= WEIGHTS
     if checkpoint is not None and not checkpoint.exists():
         raise UnsmoothError(
-            f"{checkpoint} does not exist. Use a folder that the task mae saved, or a file with weights"
+            f"{checkpoint} does not exist. Use a folder that the task mae saved, or a file with weights."
         )
     weights = host.name.removeprefix("hf:") if request.pretrained else ""
     if request.pretrained and weights == KIND:
-        raise UnsmoothError(f"hf:{KIND} is a model type without weights. Use a hub id or a folder, hf:FOLDER")
+        raise UnsmoothError(f"hf:{KIND} is a model type without weights. Use a hub id or a folder, hf:FOLDER.")
     return MaskedAutoencoding(request, replace(parsed, host=host), config, splits, checkpoint, weights)

@@ -36,7 +36,7 @@ def resolve(spec: str | ModelSpec, options: SegmentationOptions, recipe: Recipe)
         raise UnsmoothError(f"segmentation needs square crops: img_size must be one number (got {own})")
     requested = options.crop or recipe.image_size
     if own and requested and own != requested:
-        raise UnsmoothError(f"img_size={own} of the spec and crop={requested} must be equal. Use one of them")
+        raise UnsmoothError(f"img_size={own} of the spec and crop={requested} must be equal. Use one of them.")
     crop = own or requested or CROP
     return replace(options, crop=crop, short=options.short or crop)
 
@@ -82,7 +82,7 @@ def _backbone(
 def _load_weights(backbone: nn.Module, spec: ModelSpec, path: Path, options: dict[str, Any]) -> None:
     """Load weights of a classifier, or of a host without a head; timm resamples position embeddings."""
     if not path.exists():
-        raise UnsmoothError(f"{path} does not exist. Use a checkpoint file, or a folder written by save")
+        raise UnsmoothError(f"{path} does not exist. Use a checkpoint file, or a folder written by save.")
     names = read_weights(path / WEIGHTS if path.is_dir() else path).keys()
     settings: Any = getattr(backbone, "pretrained_cfg", None) or {}
     heads = settings.get("classifier") or ()
@@ -101,5 +101,5 @@ def _load_weights(backbone: nn.Module, spec: ModelSpec, path: Path, options: dic
 def _parsed(spec: str | ModelSpec) -> ModelSpec:
     parsed = parse(spec)
     if parsed.host is None:
-        raise UnsmoothError(f"the spec {str(spec)!r} has no host. Use HOST+{spec}")
+        raise UnsmoothError(f"the spec {str(spec)!r} has no host. Use HOST+{spec}.")
     return parsed

@@ -1,4 +1,4 @@
-"""Data set of scenes, and its batches."""
+"""Dataset of scenes, and its batches."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class SceneItems(Dataset[Any]):
                         None,
                         None,
                         skipped,
-                        f"{name} of {self.name} is broken: {error}. Without --strict-data it would be skipped",
+                        f"{name} of {self.name} is broken: {error}. Remove --strict-data to skip it.",
                     )
                 skipped[name] = str(error)
             except UnsmoothError as error:

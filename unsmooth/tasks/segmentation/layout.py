@@ -54,7 +54,7 @@ class Scenes:
         if labels.size != image.size:
             raise UnsmoothError(
                 f"{name} has {_pixels(labels)} pixels, but {self.images[index]} has {_pixels(image)}. "
-                "An annotation must have the size of its image"
+                "An annotation must have the size of its image."
             )
         return image, labels
 
@@ -82,7 +82,7 @@ def find_root(data: str | Path) -> Path:
             return root
     raise UnsmoothError(
         f"{data} does not have the layout of ADE20K. Use a folder with images/ and annotations/, and training/ and "
-        f"validation/ in each"
+        f"validation/ in each."
     )
 
 
@@ -94,7 +94,7 @@ def read_labels(path: Path, name: str, options: SegmentationOptions) -> Image.Im
     if labels.max(initial=IGNORE) >= options.classes:
         raise UnsmoothError(
             f"{name} has the value {int(labels.max()) + first}, but {options.classes} classes have values "
-            f"{first} to {options.classes - 1 + first}. Check the options classes, reduce_zero_label and ignore"
+            f"{first} to {options.classes - 1 + first}. Check the options classes, reduce_zero_label and ignore."
         )
     return Image.fromarray(labels)
 
@@ -110,7 +110,7 @@ def _annotation(path: Path, name: str) -> Image.Image:
         raise ImageReadError(f"cannot read its annotation {name}: {error or type(error).__name__}") from error
     if len(image.getbands()) != 1 or image.mode == "F":
         raise UnsmoothError(
-            f"{name} has mode {image.mode}. An annotation must have one channel, whose values are classes"
+            f"{name} has mode {image.mode}. An annotation must have one channel, whose values are classes."
         )
     return image
 

@@ -119,7 +119,7 @@ def check_remedies_reached(backbone: nn.Module, run: Callable[[], Any]) -> None:
         if missed:
             raise UnsmoothError(
                 f"{entry.remedy} acts on {missed[0] or 'the whole model'}, which segmentation does not run. "
-                f"Restrict it with blocks=…, or use another host than {_name(backbone)}"
+                f"Restrict it with blocks=…, or use another host than {_name(backbone)}."
             )
 
 
@@ -131,7 +131,7 @@ def check_any_size(model: Segmenter, name: str) -> None:
             model(_noise(model.backbone, (model.channels, side, side + model.multiple)))
     except Exception as error:  # any error of a host at another size
         raise UnsmoothError(
-            f"{name} only accepts images of {side} × {side} pixels. Use mode=slide, or a host for any size"
+            f"{name} only accepts images of {side} × {side} pixels. Use mode=slide, or a host for any size."
         ) from error
 
 
@@ -141,7 +141,7 @@ def _levels(backbone: nn.Module, size: tuple[int, int, int]) -> tuple[list[int],
     if not callable(getattr(backbone, "forward_intermediates", None)):
         raise UnsmoothError(
             f"{name} does not provide intermediate feature maps (timm's forward_intermediates), which segmentation "
-            "needs. Use ViT, DeiT, BEiT, CaiT, Swin or PVT v2"
+            "needs. Use ViT, DeiT, BEiT, CaiT, Swin or PVT v2."
         )
     try:
         with eval_mode(backbone):
@@ -157,7 +157,7 @@ def _levels(backbone: nn.Module, size: tuple[int, int, int]) -> tuple[list[int],
     else:
         indices = [i for i, side in enumerate(sides) if i + 1 == len(sides) or sides[i + 1] != side][-LEVELS:]
     if len(indices) < 2:
-        raise UnsmoothError(f"{name} has a single feature map. Use a host with at least two blocks")
+        raise UnsmoothError(f"{name} has a single feature map. Use a host with at least two blocks.")
     feature_info: Any = getattr(backbone, "feature_info", None) or ()
     strides = [info["reduction"] for info in feature_info] or [-(-size[-1] // side) for side in sides]
     multiple = int(max(strides))
@@ -165,7 +165,7 @@ def _levels(backbone: nn.Module, size: tuple[int, int, int]) -> tuple[list[int],
         below = size[-1] // multiple * multiple
         raise UnsmoothError(
             f"the crop must be a multiple of {multiple} for {name} (got {size[-1]}). "
-            f"Use --option crop={below or multiple} or crop={below + multiple}"
+            f"Use --option crop={below or multiple} or crop={below + multiple}."
         )
     return indices, [maps[i].shape[1] for i in indices], multiple, plain
 

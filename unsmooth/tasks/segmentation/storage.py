@@ -81,7 +81,7 @@ def load_segmenter(folder: str | Path) -> Segmenter:
             raise UnsmoothError(f"{folder} holds no {path.relative_to(folder)}: the {part} is missing")
         if _digest(path) != settings["digests"][part]:
             raise UnsmoothError(
-                f"{path} and {SETTINGS} are of different saves: a save was interrupted. Save the model again"
+                f"{path} and {SETTINGS} are of different saves: a save was interrupted. Save the model again."
             )
     with torch.random.fork_rng(devices=[]):  # the initial weights of the head are replaced
         model = Segmenter(
@@ -90,7 +90,7 @@ def load_segmenter(folder: str | Path) -> Segmenter:
     head = load_file(folder / HEAD)
     if head.keys() != _head(model).keys():
         raise UnsmoothError(
-            f"{folder / HEAD} does not match {SETTINGS}. Save the model again with this version of unsmooth"
+            f"{folder / HEAD} does not match {SETTINGS}. Save the model again with this version of unsmooth."
         )
     for module in (model.neck, model.head, model.auxiliary):
         if module is not None:
@@ -111,10 +111,10 @@ def _settings(folder: Path) -> dict[str, Any]:
         if version == FORMAT:
             return {"digests": dict(content["digests"]), "options": dict(content["options"])}
     except FileNotFoundError as error:
-        raise UnsmoothError(f"{folder} holds no {SETTINGS}. Use a folder that a segmenter was saved to") from error
+        raise UnsmoothError(f"{folder} holds no {SETTINGS}. Use a folder that a segmenter was saved to.") from error
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UnsmoothError(f"cannot read {path} ({type(error).__name__}: {error})") from error
-    raise UnsmoothError(f"{path} has format {version!r}, but this version of unsmooth reads {FORMAT}. Update unsmooth")
+    raise UnsmoothError(f"{path} has format {version!r}, but this version of unsmooth reads {FORMAT}. Update unsmooth.")
 
 
 def _digest(path: Path) -> str:

@@ -42,7 +42,7 @@ def open_task(request: TaskRequest) -> SegmentationTask:
     options = resolve(request.spec, read_texts(SegmentationOptions, request.options, "segmentation"), recipe)
     reject_classification_fields(recipe, "segmentation")
     if request.checkpoint is not None and request.pretrained:
-        raise UnsmoothError("checkpoint and pretrained exclude each other: both are weights of the host. Use one")
+        raise UnsmoothError("checkpoint and pretrained exclude each other: both are weights of the host. Use one.")
     return SegmentationTask(request, options)
 
 
@@ -139,5 +139,5 @@ class SegmentationTask(Task):
             raise UnsmoothError(
                 f"UperNet needs at least 2 images per forward pass (got {smallest}: "
                 f"batch_size={self.recipe.batch_size}, {world} processes, accumulate={self.recipe.accumulate}). "
-                "Use a larger batch_size"
+                "Use a larger batch_size."
             )

@@ -1,4 +1,4 @@
-"""Data set of questions with images, and its batches."""
+"""Dataset of questions with images, and its batches."""
 
 from __future__ import annotations
 
@@ -91,9 +91,7 @@ class VqaDataset(Dataset[Item]):
                 )
             except (ImageReadError, OSError) as error:
                 if self.strict:
-                    return Item(
-                        None, index, skipped, f"{name} is broken: {error}. Without --strict-data it would be skipped"
-                    )
+                    return Item(None, index, skipped, f"{name} is broken: {error}. Remove --strict-data to skip it.")
                 skipped[name] = str(error)
         fatal = "" if seed is None else f"{self.name} has no valid image: all were skipped"
         return Item(None, first, skipped, fatal)

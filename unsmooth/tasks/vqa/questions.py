@@ -44,7 +44,7 @@ class Split:
 def open_split(folder: Path, split: str) -> Split:
     """Read a split, and check that each question has an annotation and an image file."""
     if not folder.is_dir():
-        raise UnsmoothError(f"the folder {folder} does not exist. Use the folder that holds the .json files of VQAv2")
+        raise UnsmoothError(f"the folder {folder} does not exist. Use the folder that holds the .json files of VQAv2.")
     questions_file = folder / f"v2_OpenEnded_mscoco_{split}_questions.json"
     annotations_file = folder / f"v2_mscoco_{split}_annotations.json"
     question_entries = _read(questions_file, "questions")
@@ -84,7 +84,7 @@ def _read(path: Path, key: str) -> list[Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
         entries: list[Any] = content[key]
     except FileNotFoundError as error:
-        raise UnsmoothError(f"{path} does not exist. Download VQA v2 from visualqa.org") from error
+        raise UnsmoothError(f"{path} does not exist. Download VQA v2 from visualqa.org.") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnsmoothError(f"{path} is not a VQAv2 file with {key!r}: {error}") from error
     return entries

@@ -1,7 +1,7 @@
-"""Where a model that answers questions is kept, with its two vocabularies.
+"""Save and load VQA models with their two vocabularies.
 
 DIR/config.json, model.safetensors, vqa.json    ViLT; the answers are `id2label` of the configuration
-DIR/vocab.txt                                   the pieces of words that questions are cut into
+DIR/vocab.txt                                   the WordPiece vocabulary of the tokenizer
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Visual question answering on VQAv2 with ViLT, as classification of frequent answers.
 
-Of the recipe, the budget, the optimiser, precision, the weight average and dropout are used. Images are neither cropped
+Of the recipe, the budget, the optimizer, precision, the weight average and dropout are used. Images are neither cropped
 nor flipped, since left and right are answers; label smoothing, drop_path and vitals are ignored. As in ViLT, training
 questions without an answer in the vocabulary are left out; validation has all questions.
 """
@@ -102,7 +102,7 @@ class QuestionAnswering(Task):
             replaced = [f"{HEAD}weight", f"{HEAD}bias"]
         if replaced:
             names = ", ".join(replaced)
-            warnings.warn(f"{path} has a head for other answers. Initialised randomly: {names}", stacklevel=2)
+            warnings.warn(f"{path} has a head for other answers. Initialised randomly: {names}.", stacklevel=2)
 
     def loss(self, runner: Any, batch: VqaBatch) -> Tensor:
         loss: Tensor = runner(**batch.inputs()).loss  # binary cross-entropy, summed over the answers
@@ -124,7 +124,7 @@ class QuestionAnswering(Task):
 
 
 def open_task(request: TaskRequest) -> QuestionAnswering:
-    """Open VQAv2 for hf:vilt(…) with remedies; the data are the folder of VQAv2.
+    """Open VQAv2 for hf:vilt(…) with remedies; the data is the folder of VQAv2.
 
     With `pretrained`, the host is a folder or hub id with weights. `checkpoint` is a folder that this task saved, or a
     file with weights of ViltForQuestionAnswering.
@@ -137,13 +137,13 @@ def open_task(request: TaskRequest) -> QuestionAnswering:
     config = config_of(TASK, KIND, parsed.host)
     weights = parsed.host.name.removeprefix("hf:") if request.pretrained else ""
     if weights == KIND:
-        raise UnsmoothError(f"hf:{KIND} is a model type without weights. Use a hub id or a folder, hf:FOLDER")
+        raise UnsmoothError(f"hf:{KIND} is a model type without weights. Use a hub id or a folder, hf:FOLDER.")
     for size in (config.image_size, config.patch_size):
         if not isinstance(size, int):
             raise UnsmoothError(f"image_size and patch_size must be one number for vqa (got {size})")
     checkpoint = request.checkpoint
     if checkpoint is not None and not (checkpoint / WEIGHTS if checkpoint.is_dir() else checkpoint).exists():
-        raise UnsmoothError(f"{checkpoint} does not exist or holds no {WEIGHTS}. Use a folder that the task vqa saved")
+        raise UnsmoothError(f"{checkpoint} does not exist or holds no {WEIGHTS}. Use a folder that the task vqa saved.")
     folder = Path(request.data)
     splits = {name: open_split(folder, f"{name}2014") for name in ("train", "val")}
     answers = _answers(splits, task_options)
@@ -170,7 +170,7 @@ def _answers(splits: Mapping[str, Split], options: VqaOptions) -> list[str]:
     if len(answers) < 2:
         raise UnsmoothError(
             f"{used[0].name} has {len(answers)} answers that are the majority answer of at least {options.min_answers} "
-            "questions. Use a lower --option min_answers"
+            "questions. Use a lower --option min_answers."
         )
     return answers
 
@@ -191,7 +191,7 @@ def _pieces(vocab: str, checkpoint: Path | None, weights: str, train: Split) -> 
         try:
             numbers = model_class("BertTokenizer").from_pretrained(weights).get_vocab()
         except (OSError, ValueError) as error:
-            raise UnsmoothError(f"{weights} has no token vocabulary. Use --option vocab=vocab.txt") from error
+            raise UnsmoothError(f"{weights} has no token vocabulary. Use --option vocab=vocab.txt.") from error
         return check_vocabulary(sorted(numbers, key=numbers.__getitem__), weights)
     return build_vocabulary(question.text for question in train.questions)
 
