@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tools.markdown import page, prose, table
 from tools.records import REAL, read_record, state_of
-from unsmooth.papers.catalogue import EVIDENCE, Claim, Experiment, Paper, list_papers
+from unsmooth.papers.catalogue import EVIDENCE, Experiment, Paper, citation, list_papers
 from unsmooth.report.reproduction_table import body, claim_lines
 from unsmooth.results.reproduction import Reproduction
 
@@ -78,7 +78,7 @@ def _paper(paper: Paper) -> str:
 
 
 def _experiment(experiment: Experiment) -> list[str]:
-    origin = f"{experiment.source} ({_evidence(experiment)}), `{experiment.id}`."
+    origin = f"{experiment.source} ({citation(experiment.evidence, experiment.lines)}), `{experiment.id}`."
     lines = [f'<a id="{experiment.name}"></a>', "", f"## {experiment.title}", ""]
     lines += [f"{origin} {prose(experiment.shows)}", ""]
     record = read_record(experiment)
@@ -90,11 +90,6 @@ def _experiment(experiment: Experiment) -> list[str]:
         lines += ["**On a real model**", "", f"    {real.made.command}", "", *_pictures(real, experiment)]
         lines += [*(f"- {line}" for line in claim_lines(real)), ""]
     return lines
-
-
-def _evidence(experiment: Experiment) -> str:
-    """The evidence of the published values: "printed, lines 12–14"."""
-    return Claim(text="", lines=experiment.lines, evidence=experiment.evidence).source
 
 
 def _contradictions(papers: list[Paper]) -> str:

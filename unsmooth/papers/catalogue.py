@@ -29,6 +29,13 @@ EVIDENCE = {
 SHORT_EVIDENCE = {"P": "printed", "C": "in the authors' code", "N": "third party", "R": "our reading"}
 
 
+def citation(evidence: str, lines: str) -> str:
+    """Evidence and lines of the paper's text in words: "printed, lines 12–14"."""
+    if not lines:
+        return SHORT_EVIDENCE[evidence]
+    return f"{SHORT_EVIDENCE[evidence]}, {'line' if lines.isdigit() else 'lines'} {lines}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class PublishedArm:
     """A model of a table: the host of its group with remedies."""
@@ -118,11 +125,8 @@ class Claim:
 
     @property
     def source(self) -> str:
-        """Where the claim comes from: "printed, lines 12–14"."""
-        lines = (
-            f", {'lines' if any(mark in self.lines for mark in '–-,') else 'line'} {self.lines}" if self.lines else ""
-        )
-        return SHORT_EVIDENCE[self.evidence] + lines
+        """Where the claim comes from."""
+        return citation(self.evidence, self.lines)
 
 
 @dataclass(frozen=True, kw_only=True)
