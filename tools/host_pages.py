@@ -30,6 +30,7 @@ HOSTS = {
     "LocalViT": "localvit_tiny_patch16_224(depth=2)",
     "T2T-ViT": "t2t_vit_14(depth=2)",
     "DeepViT": "deepvit_small(depth=2, re_attention=1)",
+    "CCT": "cct_12_3x2_32(depth=2)",
     "BEiT": "beit_base_patch16_224(depth=2)",
     "EVA-02": "eva02_tiny_patch14_224(depth=2)",
     "ConvMixer": "convmixer_1024_20_ks9_p14",

@@ -55,8 +55,8 @@ def _index(papers: list[Paper]) -> str:
     return page([
         "# The papers", "", INTRO.strip(), "",
         *table(("paper", "published", "parts that run", "parts that do not"), rows),
-        SCALE.strip(), "", "Published values carry their evidence. Line numbers are those of our plain-text copies of the papers:",
-        "",
+        SCALE.strip(), "",
+        "Published values carry their evidence. Line numbers are those of our plain-text copies of the papers:", "",
         *table(("mark", "evidence"), EVIDENCE.items()),
         "[Where the papers contradict themselves](contradictions.md)", "",
         "[Which figure of the first paper is which vital](../figures.md)",
