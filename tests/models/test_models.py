@@ -101,6 +101,14 @@ def test_the_remedies_of_the_papers_are_applied_and_removed(name: str, remedy: s
     assert not torch.allclose(outputs(treat(model, remedy), name), plain, atol=1e-3)  # once learned
 
 
+def test_a_gain_after_convolutions_is_not_folded() -> None:
+    """The MLP of LocalViT ends in a convolution; its linear layers are those of squeeze and excitation."""
+    model = treat(small("localvit"), "layer_scale")
+    with pytest.warns(UserWarning, match="layer_scale stays as it is: no linear layer is directly before it"):
+        folded = unsmooth.fold(model)
+    torch.testing.assert_close(outputs(folded, "localvit"), outputs(model, "localvit"))
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_a_checkup_finds_every_block(name: str) -> None:
     actual = checkup(SMALL[name])

@@ -236,6 +236,8 @@ def _checked(gain: Tensor) -> Tensor:
 
 def _scale(rows: WeightAndBias, gain: Tensor, columns: bool = False) -> None:
     gain = gain.to(rows.weight.device, rows.weight.dtype)
+    if gain.ndim and len(gain) != rows.weight.shape[1 if columns else 0]:
+        raise CannotFold("no linear layer is directly before it")  # such as in an MLP of convolutions
     rows.weight.mul_(gain if columns or gain.ndim == 0 else gain.unsqueeze(1))
     if rows.bias is not None and not columns:
         rows.bias.mul_(gain)
