@@ -86,6 +86,8 @@ def reuse_runs(experiment: Experiment, request: RunRequest, folder: Path) -> Non
         if settings["checkpoint"] is None:
             done[settings["spec"], settings["seed"], json.dumps(settings["recipe"])] = path.parent
     for group in request.groups(experiment):
+        if len(group.models) < 2:  # no trial: one model is trained by itself
+            continue
         recipe = json.dumps(request.recipe(experiment, group).to_json())
         for arm in plan_arms(group.specs(small=True)):
             for seed in range(experiment.small.seeds):
