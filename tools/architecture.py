@@ -23,7 +23,7 @@ PACKAGE = ROOT / "unsmooth"
 DEPTH = 4
 HOST = "vit_tiny_patch16_224(img_size=8, patch_size=4, depth=2, embed_dim=16, num_heads=2, in_chans=1)"
 ROOMS = {
-    "utils": "options, file writing, text; nothing about models",
+    "utils": "options, file writing, text, precision; nothing about models",
     "models": "hosts that are not in timm, registered with timm",
     "seam": "torch functions of a forward pass become events; modules that apply what is attached to them",
     "hosts": "build a host, trace one forward pass, derive blocks and branches from it",

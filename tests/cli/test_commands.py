@@ -20,7 +20,7 @@ OPTIONS = {
     "--pretrained --recipe --robustness --seeds --strict-data --val-data --vitals --workers",
     "demo": "--jobs --out",
     "diagnose": "--batch-size --blocks --checkpoint --data-dir --format --images --json --limit --no-prefix "
-    "--no-reference --out --prefix --reference --vitals",
+    "--no-reference --out --prefix --pretrained --reference --vitals",
     "evaluate": "--amp --batch-size "
     "--checkpoint --corrupted --data --data-dir --device --fgsm --image-size --imagenet-a "
     "--imagenet-r --imagenet-v2 --json --limit --occlusion --out --real --strict-data --throughput --workers",

@@ -158,7 +158,10 @@ def test_remedies_that_are_there_are_not_prescribed_again() -> None:
     assert "feat_scale(blocks=10:)" in specs
     assert not any("attn_scale" in spec for spec in specs)
     safe = {row.spec.split("(")[0]: row.safe for row in findings[0].remedies}
-    assert safe == {"feat_scale": True, "augmented_shortcut": True, "token_graying": False, "diverse_patch": True}
+    assert safe == {
+        "feat_scale": True, "augmented_shortcut": True, "layer_scale": True, "token_graying": False,
+        "diverse_patch": True,
+    }  # fmt: skip
 
 
 def test_prescribed_specs_can_be_applied() -> None:

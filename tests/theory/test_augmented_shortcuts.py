@@ -233,6 +233,14 @@ def test_the_largest_constants_repair_theorems_2_and_s1(
         assert bound.item() >= float(mpmath.log(end)) - 1e-9 * max(1, abs(bound.item()))
 
 
+def test_deep_models_have_finite_bounds() -> None:
+    """3^m exceeds the integers of 64 bits from 40 layers on."""
+    for layers in (39, 40, 41, 100):
+        alphas = torch.full((layers,), 1.5, dtype=torch.float64)
+        bound = theory.log_theorem_2(t(2.0), t(0.3), 2, 16, alphas)
+        assert bound.isfinite() and bound > 0
+
+
 def test_theorem_2_fails_if_alpha_differs_by_layer() -> None:
     """Two layers, H = 1, γ small: both steps are linear, r becomes 2·2·1·40 r = 160 r. S.5 has (2·α_0)² = 4."""
     alphas = torch.tensor([1.0, 40.0])

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.outputs import forward
+from unsmooth.utils.precision import without_autocast
 
 WHITE = 255.0
 
@@ -53,7 +54,7 @@ def fgsm(
     """
     check_epsilon(epsilon_pixels)
     centre, scale = (torch.tensor(v, device=images.device, dtype=images.dtype).view(-1, 1, 1) for v in (mean, std))
-    with torch.enable_grad(), torch.autocast(images.device.type, enabled=False):
+    with torch.enable_grad(), without_autocast(images):
         inputs = images.detach().requires_grad_()
         # The sum, so that the gradient of an image does not depend on its batch.
         loss = F.cross_entropy(forward(model, inputs).float(), labels, reduction="sum")

@@ -14,7 +14,6 @@ and then y + MLP(LN(y)). The performer approximates softmax attention without co
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.utils.precision import without_autocast
 
 EPSILON = 1e-8
 
@@ -80,7 +80,7 @@ class TokenPerformer(nn.Module):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         # Exponentials overflow in half precision. Meta tensors, used for counting operations, have no autocast.
-        with nullcontext() if q.is_meta else torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q):
             dtype = torch.promote_types(q.dtype, torch.float32)
             q, k = self.kernel(q.to(dtype)), self.kernel(k.to(dtype))
             shares = q / (q @ k.sum(dim=1).unsqueeze(-1) + EPSILON)

@@ -18,7 +18,7 @@ from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.report.metrics import METRICS
 
-COUNTED = ("parameters", "macs", "added_flops", "layers")  # metrics that are counted on hosts of published size
+COUNTED = tuple(name for name, metric in METRICS.items() if metric.counted)  # on hosts of published size
 EXPERIMENT_KINDS = ("trial", "diagnosis", "bench", "task", "theorem")
 TRAINED = ("trial", "diagnosis", "task")  # kinds that train models, with other hosts and data at small scale
 PLAIN = "plain"  # name of an arm without remedies

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unsmooth.evaluation.bench import bench
 from unsmooth.papers.catalogue import Experiment
+from unsmooth.papers.counts import add_counts
 from unsmooth.papers.request import RunRequest
 from unsmooth.papers.rows import add_measured, published_row, with_printed_rows
 from unsmooth.results.bench import BenchRow, Throughput
@@ -32,6 +33,7 @@ def run_costs(experiment: Experiment, request: RunRequest) -> tuple[list[GroupRe
             row = published_row(group, i, spec)
             for name in experiment.measures:
                 _add_cost(row, name, cost, first=i == 0)
+            add_counts(row, experiment, group, group.models[i])
             rows.append(row)
         rows = with_printed_rows(group, rows)
         assumptions = costs.assumptions if set(ENERGY) & set(experiment.measures) else []
@@ -40,11 +42,7 @@ def run_costs(experiment: Experiment, request: RunRequest) -> tuple[list[GroupRe
 
 
 def _add_cost(row: ArmResult, name: str, cost: BenchRow, first: bool) -> None:
-    if name == "parameters":
-        add_measured(row, name, cost.parameters)
-    elif name == "macs":
-        add_measured(row, name, cost.flops / 2)
-    elif name in ENERGY:
+    if name in ENERGY:
         energy = cost.energy[ENERGY[name]]
         add_measured(row, name, energy.millijoules, gain=None if first else energy.ratio)
     elif name in TIMED:

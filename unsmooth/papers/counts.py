@@ -8,6 +8,9 @@ import torch
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.cost import flops, parameters
+from unsmooth.papers.catalogue import COUNTED, Experiment, PublishedArm, PublishedGroup
+from unsmooth.papers.rows import add_measured
+from unsmooth.results.reproduction import ArmResult
 from unsmooth.spec import ModelSpec, parse
 from unsmooth.surgery.apply import apply
 from unsmooth.surgery.create import create_model
@@ -29,3 +32,12 @@ def counts(spec: str) -> dict[str, float]:
         return {**counted, "layers": float(len(anatomy_of(model).blocks))}
     except UnsmoothError:  # a convolutional network of a table has no attention
         return counted
+
+
+def add_counts(row: ArmResult, experiment: Experiment, group: PublishedGroup, arm: PublishedArm) -> None:
+    """Parameters and operations of the published host, at every scale."""
+    wanted = [name for name in experiment.measures if name in COUNTED]
+    if wanted:
+        counted = counts(group.spec(arm, small=False))
+        for name in wanted:
+            add_measured(row, name, counted.get(name))

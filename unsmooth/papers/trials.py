@@ -11,9 +11,9 @@ import numpy as np
 
 from unsmooth.data.splits import open_splits
 from unsmooth.errors import UnsmoothError
-from unsmooth.papers.catalogue import COUNTED, Curve, Experiment, PublishedArm, PublishedGroup
+from unsmooth.papers.catalogue import Curve, Experiment, PublishedGroup
 from unsmooth.papers.costs import TIMED, add_speed
-from unsmooth.papers.counts import counts
+from unsmooth.papers.counts import add_counts
 from unsmooth.papers.request import RunRequest
 from unsmooth.papers.rows import add_measured, published_row, with_printed_rows
 from unsmooth.recipes.recipe import load_recipe
@@ -48,17 +48,8 @@ def _counted_rows(experiment: Experiment, group: PublishedGroup, small: bool) ->
     """Rows of a group with a single model, which is compared with nothing and therefore not trained."""
     rows = [published_row(group, i, group.spec(arm, small)) for i, arm in enumerate(group.models)]
     for row, arm in zip(rows, group.models, strict=True):
-        _add_counts(row, experiment, group, arm)
+        add_counts(row, experiment, group, arm)
     return with_printed_rows(group, rows)
-
-
-def _add_counts(row: ArmResult, experiment: Experiment, group: PublishedGroup, arm: PublishedArm) -> None:
-    """Parameters and operations of the published host, at every scale."""
-    wanted = [name for name in experiment.measures if name in COUNTED]
-    if wanted:
-        counted = counts(group.spec(arm, small=False))
-        for name in wanted:
-            add_measured(row, name, counted.get(name))
 
 
 def check_start(experiment: Experiment, request: RunRequest) -> None:
@@ -131,7 +122,7 @@ def _rows(experiment: Experiment, group: PublishedGroup, trial: Trial, small: bo
         row = published_row(group, i, spec)
         for name in experiment.measures:
             _add_metric(row, name, arm, trial.arms[0])
-        _add_counts(row, experiment, group, group.models[i])
+        add_counts(row, experiment, group, group.models[i])
         curves = {curve.label: _curve(arm, curve) for curve in experiment.curves}
         row.curves = {label: curve for label, curve in curves.items() if curve is not None}
         row.failed = next((run.failed for run in arm.failed_runs), None)

@@ -25,6 +25,7 @@ from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import prefix_of
 from unsmooth.remedies.base import LossRemedy, Placement, TokenBuffer, register
 from unsmooth.utils.options import option, options
+from unsmooth.utils.precision import without_autocast
 
 
 @options
@@ -86,7 +87,7 @@ class DiversePatch(LossRemedy[DiversePatchOptions]):
         return [Placement(HookPoint(block.name, "output"), TokenBuffer(block, anatomy))]
 
     def loss(self, tokens: list[Tensor], options: DiversePatchOptions) -> Tensor:
-        with torch.autocast(tokens[-1].device.type, enabled=False):
+        with without_autocast(tokens[-1]):
             *first, last = (x if x.dtype == torch.float64 else x.float() for x in tokens)
             total = last.new_zeros(())
             if options.cosine:

@@ -27,6 +27,7 @@ from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.hosts.patch_embed import HookPoint, PatchEmbedding
 from unsmooth.remedies.base import Placement, Remedy, TokenHook, register
 from unsmooth.utils.options import option, options
+from unsmooth.utils.precision import without_autocast
 
 
 @options
@@ -103,7 +104,7 @@ class GramPower(torch.autograd.Function):
 
 def gray_svd(x: Tensor, epsilon: float, rescale: bool) -> Tensor:
     """Raise the singular values of tokens × channels, divided by the largest, to the power ε."""
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x):
         wide = x.double()
         wide_rows = x.shape[-2] <= x.shape[-1]
         gram = wide @ wide.mT if wide_rows else wide.mT @ wide
@@ -145,7 +146,7 @@ class Graying(TokenHook):
     def gray(self, x: Tensor) -> Tensor:
         if self.transform == "svd":
             return gray_svd(x, self.epsilon, self.rescale)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             wide = x if x.dtype == torch.float64 else x.float()
             kind: dict[str, Any] = {"dtype": wide.dtype, "device": wide.device}
             rows = self.rows.to(**kind)

@@ -268,7 +268,8 @@ def first_head_maps(diagnoses: Sequence[Diagnosis], names: list[str]) -> Figure 
             panels.whole_map(ax, sample.blocks.get(block))
             if row == 0:
                 ax.set_title(f"block {block}", fontsize=6)
-        axes[row * len(blocks)].set_ylabel(panels.literal(textwrap.fill(name, 20)), fontsize=6)
+        if len(rows) > 1:
+            axes[row * len(blocks)].set_ylabel(panels.literal(textwrap.fill(name, 20)), fontsize=6)
     return figure
 
 

@@ -15,6 +15,7 @@ class Metric(NamedTuple):
         decimals: Decimals in tables of papers.
         comparison: "difference", or "ratio" for values that depend on the machine.
         factor: Factor from the stored value to the unit.
+        counted: Whether it is a count on the model, which has no spread.
     """
 
     label: str
@@ -22,6 +23,7 @@ class Metric(NamedTuple):
     decimals: int
     comparison: Literal["difference", "ratio"] = "difference"
     factor: float = 1.0
+    counted: bool = False
 
     @property
     def title(self) -> str:
@@ -48,10 +50,10 @@ METRICS = {
     "imagenet_a": Metric("top-1 on ImageNet-A", "%", 1, factor=100),
     "imagenet_v2": Metric("top-1 on ImageNet-V2", "%", 1, factor=100),
     "imagenet_real": Metric("top-1 on ImageNet-ReaL", "%", 1, factor=100),
-    "layers": Metric("layers", "", 0),
-    "parameters": Metric("parameters", "M", 2, factor=1e-6),
-    "macs": Metric("multiply-adds", "G", 2, factor=1e-9),
-    "added_flops": Metric("added operations", "M", 1, factor=1e-6),
+    "layers": Metric("layers", "", 0, counted=True),
+    "parameters": Metric("parameters", "M", 2, factor=1e-6, counted=True),
+    "macs": Metric("multiply-adds", "G", 2, factor=1e-9, counted=True),
+    "added_flops": Metric("added operations", "M", 1, factor=1e-6, counted=True),
     "images_per_second": Metric("images/s", "", 0, "ratio"),
     "training_speed": Metric("images/s in training", "", 0, "ratio"),
     "days": Metric("days of training (measured: per million images)", "", 3, "ratio"),

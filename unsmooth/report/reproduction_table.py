@@ -30,12 +30,33 @@ class TableText(NamedTuple):
 
 
 def tables_of(group: GroupResult) -> list[TableText]:
-    """The tables of a group: one per metric, and one per kind of curve."""
-    metrics = dict.fromkeys(name for row in group.rows for name in row.values)
+    """The tables of a group: one per metric, one of all counts, and one per kind of curve."""
+    metrics = list(dict.fromkeys(name for row in group.rows for name in row.values))
+    counts = [name for name in metrics if METRICS[name].counted]
     return [
-        *(TableText(METRICS[name].title, HEADINGS, _metric_rows(name, group)) for name in metrics),
+        *(
+            TableText(METRICS[name].title, HEADINGS, _metric_rows(name, group))
+            for name in metrics
+            if name not in counts
+        ),
+        *([_count_table(group, counts)] if counts else []),
         *_curve_tables(group),
     ]
+
+
+def _count_table(group: GroupResult, names: Sequence[str]) -> TableText:
+    """What is counted on hosts of published size: printed and counted values side by side."""
+    headings = [f"{METRICS[name].title}: {side}" for name in names for side in ("published", "counted")]
+    rows = []
+    for row in group.rows:
+        values = [row.values.get(name) for name in names]
+        cells = [
+            format_value(name, value)
+            for name, both in zip(names, values, strict=True)
+            for value in ((both.published, both.measured) if both is not None else (None, None))
+        ]
+        rows.append([row.name, *cells])
+    return TableText("size, on hosts of published size", ["arm", *headings], rows)
 
 
 def _metric_rows(name: str, group: GroupResult) -> list[list[str]]:

@@ -177,7 +177,7 @@ def _log_unrolled(diversity: Number, cubic: Tensor, linear: Tensor, mlp: Number,
     layers, start = linear.shape[-1], torch.log(double(diversity))
     terms = []
     for m in range(layers + 1):
-        power, at = 3**m, min(m, layers - 1)
+        power, at = 3.0**m, min(m, layers - 1)
         cubes = torch.xlogy(double((power - 1) / 2), cubic * mlp[..., at])
         lines = power * (layers - m) * torch.log(linear[..., at] * mlp[..., at])
         terms.append(cubes + lines + power * start)

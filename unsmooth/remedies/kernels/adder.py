@@ -23,6 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unsmooth.utils.precision import without_autocast
+
 __all__ = ["adder_linear", "l1_scores"]
 
 # Elements of the scratch buffer. A tile passes through several kernels: small tiles are dominated by launches
@@ -124,7 +126,7 @@ def _(q: Tensor, k: Tensor, g: Tensor, gain: float, need_q: bool, need_k: bool) 
 def _weight_grad(x: Tensor, weight: Tensor, g: Tensor, eta: float | None) -> Tensor:
     """``dW_oj = sum_n (x_nj - W_oj) g_no``, then ``dW * eta * sqrt(numel) / ||dW||_2`` unless eta is None."""
     # An autocast region around backward would run the matmul in half precision.
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x):
         grad = torch.addmm(weight * g.sum(0)[:, None], g.t(), x, beta=-1)
     if eta is not None:
         # Divide first: scale / tiny would overflow, and inf * 0 is not the zero we want for a zero gradient.
