@@ -20,7 +20,8 @@ demo: .venv/ready  ## train, diagnose and compare a small ViT on digits, plain a
 	$(BIN)/unsmooth demo
 
 test: lint  ## lint, check types and imports, run the tests, print the coverage
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not full" --cov=unsmooth --cov-report=
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "law and not full"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not law and not full" --cov=unsmooth --cov-report=
 	@echo "coverage of unsmooth: $$($(BIN)/python -m coverage report --format=total) % of lines"
 
 test-all: lint  ## the same with every combination of remedy options and hosts

@@ -174,14 +174,17 @@ def test_prescribed_specs_can_be_applied() -> None:
 HOST = "deit_tiny_patch16_224(img_size=64, patch_size=8, embed_dim=48, depth={depth}, num_classes=5)"
 
 
-@pytest.mark.parametrize("depth", [6, 12, 24, 48])
+DEPTHS = [6, 12, 24, pytest.param(48, marks=pytest.mark.full)]
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
 def test_a_random_model_looks_untrained(depth: int) -> None:
     torch.manual_seed(0)
     diagnosis = unsmooth.diagnose(HOST.format(depth=depth), limit=4)
     assert diagnosis.verdict == "untrained"
 
 
-@pytest.mark.parametrize("depth", [6, 12, 24, 48])
+@pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("branch", ["attn", "both"])
 def test_a_stack_without_its_attention_skip_has_collapsed(depth: int, branch: str) -> None:
     torch.manual_seed(0)

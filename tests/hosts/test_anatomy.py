@@ -104,8 +104,11 @@ STRANGERS = {
 }
 
 
+LARGE = {"swinv2_cr_tiny_ns_224", "nest_tiny", "mvitv2_tiny", "twins_svt_small", "vit_base_patch16_siglip_224"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STRANGERS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.full if n in LARGE else ()) for n in STRANGERS])
 def test_unknown_architectures_are_examined_and_treated(name: str) -> None:
     """Labels as expected; what applies comes off again bit for bit; what does not has a reason."""
     torch.manual_seed(0)

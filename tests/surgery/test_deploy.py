@@ -30,8 +30,11 @@ ELSEWHERE = [
     ("torchvision_vit", "adder"),
 ]
 BOTH = [*ON_DEIT, *ELSEWHERE]
-# Compiling takes 10 s each: one pair per host, the others are for `make test-all`.
-COMPILED_FULLY = {("swin", "adder+no_skip"), ("cait", "adder_attention"), ("torchvision_vit", "adder")}
+# Compiling takes 5 to 10 s each: one pair per host and a few on DeiT, the others are for `make test-all`.
+COMPILED_FULLY = {
+    ("swin", "adder+no_skip"), ("cait", "adder_attention"), ("torchvision_vit", "adder"), ("deit", "adder"),
+    ("deit", "l2_attention"), ("deit", "logistic_attention"), ("deit", "token_graying(transform=svd)"),
+}  # fmt: skip
 COMPILED = [pytest.param(*pair, marks=pytest.mark.full if pair in COMPILED_FULLY else ()) for pair in BOTH]
 
 

@@ -19,6 +19,8 @@ from unsmooth.surgery import apply as surgery_apply
 from unsmooth.surgery.record import RECORD
 from unsmooth.utils.options import describe
 
+pytestmark = pytest.mark.law
+
 
 def fingerprint(model: nn.Module) -> dict[str, object]:
     """All of a model that surgery could touch: classes, attributes, children, hooks, flags and bits."""

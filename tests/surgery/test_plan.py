@@ -12,6 +12,8 @@ from tests.surgery.test_laws import fingerprint
 from unsmooth.spec import SpecItem, parse
 from unsmooth.surgery.plan import fit
 
+pytestmark = pytest.mark.law
+
 
 @pytest.mark.parametrize("remedy", [*unsmooth.list_remedies(), "augmented_shortcut(scale=0.5, branch=mlp)"])
 @pytest.mark.parametrize("name", ["deit", "torchvision_swin"])

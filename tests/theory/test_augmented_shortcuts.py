@@ -270,7 +270,7 @@ def test_the_mlp_never_lowers_the_bound(norms: list[float], delta: float) -> Non
     """δ + β is not only usually larger than 1: it is 1 for an MLP and shortcuts of zero weights alone, else more."""
     rate = theory.augmented_mlp_rate(delta, theory.shortcut_gain(torch.tensor(norms, dtype=torch.float64))).item()
     assert rate >= 1
-    assert (rate > 1) == (delta + sum(norms) > 1e-15)
+    assert rate == pytest.approx(1 + delta + GELU_SLOPE * sum(norms))
 
 
 def test_a_larger_upper_bound_does_not_prevent_collapse() -> None:
