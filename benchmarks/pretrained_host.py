@@ -1,4 +1,4 @@
-"""Trains the host that comes with the package, `cct_12_3x2_32`, and writes its weights, log and scores.
+"""Trains `cct_12_3x2_32`, the host that is to come with the package, and writes its weights, log and scores.
 
     python benchmarks/pretrained_host.py FOLDER --data cifar10.npz
 
