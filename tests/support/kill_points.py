@@ -1,6 +1,6 @@
 """Named points of a run at which a test kills it.
 
-`kill_at(name)` is called in a forked child before it trains: the child kills itself with SIGKILL at that point.
+`kill_at(name)` is called in a child process before it trains: the child kills itself with SIGKILL at that point.
 Nothing is restored, since the child never returns.
 """
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import time
-import traceback
 from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import torch
 
 from unsmooth.training.checkpoint import read_state
@@ -24,39 +25,38 @@ RICH = {
     "layer_decay": 0.8,
 }  # fmt: skip
 
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.support.runs"])
+
 
 def small_run(out: Path, spec: str = HOST, fields: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
     """Train on some of the digits for a few steps."""
     return train(spec, "digits", out=out, **{**SMALL, **(fields or {}), **options})
 
 
-def in_child(work: Callable[[], Any]) -> int:
-    """Fork a process that runs `work`, with all imports done; return its process id."""
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        torch.set_num_threads(1)
-        work()
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+def in_child(work: Callable[[], Any]) -> ForkServerProcess:
+    """Start a process that runs `work`.
+
+    It is forked from a server that has only imported modules: after a backward pass, the process of the tests has
+    threads that a fork would lose.
+    """
+    child = PROCESSES.Process(target=_unpickle_and_run, args=(cloudpickle.dumps(work),))
+    child.start()
+    return child
 
 
-def ended(child: int, seconds: float = 120) -> int:
+def _unpickle_and_run(work: bytes) -> None:
+    torch.set_num_threads(1)
+    cloudpickle.loads(work)()
+
+
+def ended(child: ForkServerProcess, seconds: float = 120) -> int:
     """Wait for a child process; return its exit code, or minus the signal that killed it."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        number, status = os.waitpid(child, os.WNOHANG)
-        if number:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    raise AssertionError("the child did not end")
+    child.join(seconds)
+    if child.exitcode is None:
+        child.kill()
+        raise AssertionError("the child did not end")
+    return child.exitcode
 
 
 def same_state(one: Any, other: Any) -> bool:

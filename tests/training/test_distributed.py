@@ -26,14 +26,15 @@ def free_port() -> int:
         return int(meeting.getsockname()[1])
 
 
-def together(out, world, spec=HOST, fields=None, **options):
-    """A run by several processes, which meet as torchrun would have them meet."""
+def together(out, world, spec=HOST, fields=None, prepare=lambda: None):
+    """A run by several processes, which meet as torchrun would have them meet. `prepare` is called in each of them."""
     port = str(free_port())
 
     def work(rank):
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1",
                           MASTER_PORT=port)  # fmt: skip
-        small_run(out, spec, fields, **options)
+        prepare()
+        small_run(out, spec, fields)
 
     children = [in_child(lambda rank=rank: work(rank)) for rank in range(world)]
     return [ended(child) for child in children]
@@ -92,9 +93,11 @@ def test_one_that_cannot_write_stops_all(tmp_path):
     assert together(tmp_path / "file" / "run", 2) == [1, 1]
 
 
-def test_processes_must_share_the_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(RunDir, "done", property(lambda self: os.environ.get("RANK") == "1"))
-    assert together(tmp_path, 2) == [1, 1]
+def test_processes_must_share_the_folder(tmp_path):
+    def the_second_sees_another_folder():
+        RunDir.done = property(lambda self: os.environ.get("RANK") == "1")
+
+    assert together(tmp_path, 2, prepare=the_second_sees_another_folder) == [1, 1]
 
 
 def test_a_port_in_use_is_one_line(monkeypatch):
