@@ -16,7 +16,7 @@ setup: .venv/ready  ## create .venv with everything that development needs
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
-demo: .venv/ready  ## train, diagnose and compare a small ViT on digits, plain and with remedies
+demo: .venv/ready  ## diagnose, treat and compare a small ViT that does not train
 	$(BIN)/unsmooth demo
 
 test: lint  ## lint, check types and imports, run the tests, print the coverage of the fast ones

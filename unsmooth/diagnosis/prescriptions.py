@@ -28,6 +28,8 @@ CANDIDATES: dict[str, list[tuple[str, str]]] = {
     ],
     "ill_conditioned": [("token_graying", "improves the condition number of the tokens before the first block")],
 }
+# For a host that has lost a skip. An identity start would leave it collapsed, with no gradient to learn from.
+WITHOUT_SKIP = [("augmented_shortcut(branch=attn)", "random parallel paths carry the tokens in place of the skip")]
 
 
 def is_safe(spec: str) -> bool:
@@ -41,7 +43,10 @@ def prescribe(finding: str, blocks: list[int], applied: list[str], fits: Callabl
     """Candidates for a finding on these blocks, without remedies that the model has already."""
     names = {parse_item(text).name for text in applied}
     if finding == "token_collapse" and "no_skip" in names:
-        return [Candidate("", "restore the skip: unsmooth.remove(model, 'no_skip')", safe=False)]
+        return [
+            Candidate("", "restore the skip: unsmooth.remove(model, 'no_skip')", safe=False),
+            *(Candidate(text, reason, is_safe(text), fits(text)) for text, reason in WITHOUT_SKIP),
+        ]
     candidates = []
     for text, reason in CANDIDATES.get(finding, []):
         name = parse_item(text).name
