@@ -13,16 +13,18 @@ from tools import (
     architecture,
     host_pages,
     paper_pages,
+    recipe_page,
     remedy_pages,
     schemas,
-    training_pages,
+    trial_pages,
     verdict_page,
     vital_pages,
 )
 from tools.markdown import DOCS, NOTE
 
 MODULES = (
-    api_pages, architecture, host_pages, paper_pages, remedy_pages, schemas, training_pages, verdict_page, vital_pages,
+    api_pages, architecture, host_pages, paper_pages, recipe_page, remedy_pages, schemas, trial_pages, verdict_page,
+    vital_pages,
 )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ Small runs use CIFAR-10 (1,500 of the 50,000 training images, 6 epochs, 500 test
 figures; hosts of a few thousand to a few hundred thousand parameters; two CPU cores), generated scenes of digits
 (segmentation, question answering) or no data (cost, theorems). They show that each part runs and what it measures.
 **Gains below several points cannot be seen at this scale**, and most rows read "no difference shown". Larger recorded
-trials are on [their own page](../trials.md).
+trials are on [their own page](../trials/index.md).
 
 *On a real model* is a saliency fine-tune of DINOv2 ViT-S/14 on up to 60 ImageNet photographs. It has no remedy, so only
 its own curve is shown. A *claim* below a table is a statement of the paper in a form that a measurement can confirm or

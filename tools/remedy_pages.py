@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import sys
-import tomllib
 
 import unsmooth
 from tools.host_pages import MARKS, read_hosts
-from tools.markdown import DOCS, RESULTS, facts, page, prose, section, table
+from tools.markdown import DOCS, facts, page, prose, section, table
+from tools.trial_pages import recorded_trials
 from unsmooth import remedies
 from unsmooth.papers.catalogue import list_papers
 from unsmooth.remedies.base import Remedy
@@ -91,13 +90,12 @@ def _cost(key: str) -> list[str]:
 def _evidence(key: str) -> list[str]:
     used = re.compile(rf"(?<![a-z_]){key}(?![a-z_])")
     trials = []
-    for name, experiment in tomllib.loads((RESULTS / "experiments.toml").read_text(encoding="utf-8")).items():
-        path = RESULTS / f"{name}.json"
-        for arm in json.loads(path.read_text(encoding="utf-8"))["arms"] if path.is_file() else ():
-            if used.search(arm["name"]) and arm["difference"] is not None:
-                published = experiment.get("published", {}).get(arm["name"], "–")
+    for name, (plan, trial) in recorded_trials().items():
+        for arm in trial.arms:
+            if used.search(arm.name) and arm.difference is not None:
+                published = plan.get("published", {}).get(arm.name, "–")
                 trials.append(
-                    (f"`{arm['name']}`", f"[{experiment['title']}](../trials.md)", arm["difference"]["text"], published)
+                    (f"`{arm.name}`", f"[{plan['title']}](../trials/{name}.md)", arm.difference.text, published)
                 )
     parts = [
         (

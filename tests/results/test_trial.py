@@ -14,7 +14,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.trial import DiagnosisSummary, Trial
 
-RECORDED = sorted((Path(__file__).parents[2] / "results").glob("cifar10_*.json"))
+RECORDED = sorted((Path(__file__).parents[2] / "results" / "trials").glob("*.json"))
 
 
 def read(path: Path) -> dict[str, Any]:

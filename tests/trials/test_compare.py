@@ -60,7 +60,7 @@ def test_a_trial_has_all_that_it_promises(trial):
 
 
 def test_recorded_trials_still_load():
-    paths = list(Path("results").glob("cifar10_*.json"))
+    paths = list(Path("results" / "trials").glob("*.json"))
     assert len(paths) == 3
     for path in paths:
         assert Trial.from_json(path).to_dict() == json.loads(path.read_text())

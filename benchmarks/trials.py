@@ -1,8 +1,9 @@
-"""Runs an experiment of results/experiments.toml and writes results/NAME.json, which the docs use.
+"""Runs a trial of results/trials/NAME.toml and writes its record and figures, for docs/trials/.
 
-    python benchmarks/recorded.py cifar10_depth12 cifar10.npz [--out FOLDER] [--jobs 2]
+    python benchmarks/trials.py retrofit cifar10.npz [--out FOLDER] [--jobs 2]
 
-Runs and report are kept in FOLDER. The JSON has only a summary of the diagnoses, and no vitals during training.
+cifar10.npz holds x_train, y_train, x_test and y_test. Runs and report are kept in FOLDER, and finished runs are not
+repeated. The record, results/trials/NAME.json, has only a summary of the diagnoses, and no vitals during training.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from typing import Any
 import torch
 
 from unsmooth.cli.terminal import run_bars
+from unsmooth.report.trial_figures import curves, differences
 from unsmooth.trials.compare import compare
 
-RESULTS = Path(__file__).parent.parent / "results"
+ROOT = Path(__file__).parent.parent
+TRIALS, PICTURES = ROOT / "results" / "trials", ROOT / "docs" / "images" / "trials"
 VITALS = ("token_cosine", "effective_rank", "log_condition", "attention_entropy")
 
 
@@ -43,24 +46,27 @@ def slim(trial: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    experiments = tomllib.loads((RESULTS / "experiments.toml").read_text())
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=experiments)
+    parser.add_argument("name", choices=sorted(path.stem for path in TRIALS.glob("*.toml")))
     parser.add_argument("data")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
-    experiment = experiments[arguments.name]
+    planned = tomllib.loads((TRIALS / f"{arguments.name}.toml").read_text(encoding="utf-8"))
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // arguments.jobs) if arguments.jobs > 1 else 1)
     with run_bars() as bars:
         trial = compare(
-            [experiment["host"] + (f"+{arm}" if arm else "") for arm in experiment["arms"]], arguments.data, seeds=3,
-            recipe=RESULTS / "cifar10.toml", out=arguments.out or Path(arguments.name), jobs=arguments.jobs,
+            [planned["host"] + (f"+{arm}" if arm else "") for arm in planned["arms"]], arguments.data,
+            out=arguments.out or Path(arguments.name), jobs=arguments.jobs, **planned["settings"], **planned["recipe"],
             on_progress=bars.on_progress, on_stage=bars.on_stage,
-            command=shlex.join(["python", "benchmarks/recorded.py", *sys.argv[1:]]),
+            command=shlex.join(["python", "benchmarks/trials.py", *sys.argv[1:]]),
         )  # fmt: skip
     print(trial)
-    path = RESULTS / f"{arguments.name}.json"
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for name, figure in (("differences", differences(trial)), ("curves", curves(trial))):
+        if figure is not None:
+            figure.savefig(PICTURES / f"{arguments.name}_{name}.svg", bbox_inches="tight", metadata={"Date": None})
+    path = TRIALS / f"{arguments.name}.json"
     path.write_text(json.dumps(slim(trial.to_dict()), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"wrote {path.name}; next: make docs")
 
