@@ -8,6 +8,7 @@ from typing import Any
 
 from tools.markdown import DOCS, RESULTS, facts, page, section, table, whole
 from unsmooth.results.trial import Arm, DiagnosisSummary, Trial
+from unsmooth.spec import parse
 
 COLUMNS = (
     "arm", "top-1, %", "points", "published", "parameters", "MFLOPs", "inference", "training", "diagnosis",
@@ -27,6 +28,13 @@ LEGEND = """
 - *diagnosis*, *similarity* (mean |cosine| of tokens), *rank* (effective rank): of the first seed's final model on 64
   test images, first block → last block.
 """
+PREDICTION = """
+A verdict is about tokens. Whether a model that is said to collapse gains from a remedy is another question, which these
+trials can answer. Each row counts the arms with a remedy by the verdict on the model that they are compared with: its
+first seed, after training without the remedy. Controls, and arms that only take something away, are not counted.
+"""
+OUTCOMES = ("better", "no difference shown", "worse")
+HARMFUL = "no_skip"
 
 
 def recorded_trials() -> dict[str, tuple[dict[str, Any], Trial]]:
@@ -45,11 +53,37 @@ def pages() -> dict[str, str]:
         (f"[{plan['title']}]({name}.md)", len(trial.arms), len(trial.seeds), trial.verdict.text)
         for name, (plan, trial) in trials.items()
     ]
-    index = ["# Trials", "", INTRODUCTION.strip(), "", *table(("trial", "arms", "seeds", "result"), rows)]
+    index = [
+        "# Trials", "", INTRODUCTION.strip(), "", *table(("trial", "arms", "seeds", "result"), rows),
+        "## Does the verdict predict the outcome?", "", PREDICTION.strip(), "",
+        *table(("verdict", *OUTCOMES, "arms"), _outcomes(trials)),
+    ]  # fmt: skip
     return {
         "trials/index.md": page(index),
         **{f"trials/{name}.md": _page(name, plan, trial) for name, (plan, trial) in trials.items()},
     }
+
+
+def _outcomes(trials: dict[str, tuple[dict[str, Any], Trial]]) -> list[tuple[str, ...]]:
+    """Numbers of treated arms by the verdict on the first arm and by outcome."""
+    counts = dict[str, dict[str, int]]()
+    for _, trial in trials.values():
+        first, *others = trial.arms
+        if first.diagnosis is None:
+            continue
+        state = first.diagnosed.verdict if first.diagnosed else first.diagnosis.verdict.state
+        already = [str(item) for item in parse(first.spec).remedies]
+        for arm in others:
+            added = [item.name for item in parse(arm.spec).remedies if str(item) not in already]
+            if arm.difference is None or not added or HARMFUL in added:
+                continue
+            outcome = OUTCOMES[1] if not arm.difference.shown else OUTCOMES[0 if arm.difference.mean > 0 else 2]
+            by_outcome = counts.setdefault(state, dict.fromkeys(OUTCOMES, 0))
+            by_outcome[outcome] += 1
+    return [
+        (state, *(str(by_outcome[outcome]) for outcome in OUTCOMES), str(sum(by_outcome.values())))
+        for state, by_outcome in sorted(counts.items())
+    ]
 
 
 def _page(name: str, plan: dict[str, Any], trial: Trial) -> str:
@@ -63,7 +97,7 @@ def _page(name: str, plan: dict[str, Any], trial: Trial) -> str:
             "Host": f"`{plan['host']}`",
             "Data": f"{data.name}, {data.train:,} training and {data.val:,} test images",
             "Budget": f"{budget}; {len(trial.seeds)} seeds",
-            "Computing": f"{hours:.1f} hours of training, threads per run: {trial.made.threads}, torch {trial.made.torch}",
+            "Computing": f"{hours:.1f} hours, threads per run: {trial.made.threads}, torch {trial.made.torch}",
             "Repeat it": f"`python benchmarks/trials.py {name} cifar10.npz`",
         }),
         *table(COLUMNS, (_row(arm, published) for arm in trial.arms)), LEGEND.strip(), "",
