@@ -130,6 +130,14 @@ def test_a_broken_folder_raises(break_it: Callable[[Path], Any], message: str, s
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("inside", ["last", "runs/plain-0a1b2c/seed0/last"])
+def test_a_directory_of_runs_names_a_model_in_it(inside: str, saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "out" / inside).parent.mkdir(parents=True)
+    saved.rename(tmp_path / "out" / inside)
+    with pytest.raises(UnsmoothError, match=rf"out holds no recipe\.json: it holds saved models.*such as .*{inside}$"):
+        unsmooth.load(tmp_path / "out")
+
+
 def rewrite(folder: Path, **changes: Any) -> None:
     recipe = json.loads((folder / "recipe.json").read_text())
     (folder / "recipe.json").write_text(json.dumps({**recipe, **changes}))

@@ -282,9 +282,7 @@ def _recipe(spec: ModelSpec) -> dict[str, Any]:
 
 def _read_recipe(path: Path) -> ModelSpec:
     if not path.exists():
-        task = next((name for name in TASKS if (path.parent / name).exists()), None)
-        reason = TASKS[task] if task else "it was not written by save"
-        raise UnsmoothError(f"{path.parent} holds no {RECIPE}: {reason}")
+        raise UnsmoothError(f"{path.parent} holds no {RECIPE}: {_why_no_recipe(path.parent)}")
     try:
         recipe = json.loads(path.read_text(encoding="utf-8"))
         version = recipe["format"]
@@ -295,6 +293,15 @@ def _read_recipe(path: Path) -> ModelSpec:
     raise UnsmoothError(
         f"{path} has format {version!r}; this version of unsmooth reads format {FORMAT}. Update unsmooth."
     )
+
+
+def _why_no_recipe(folder: Path) -> str:
+    if task := next((text for name, text in TASKS.items() if (folder / name).exists()), None):
+        return task
+    inside = sorted(folder.glob(f"*/{RECIPE}")) or sorted(folder.glob(f"runs/*/*/*/{RECIPE}"))
+    if inside:  # a directory of `train` or `compare`
+        return f"it holds saved models. Use one of them, such as {inside[-1].parent}"
+    return "it was not written by save"
 
 
 def _check_pair(spec: ModelSpec, folder: Path) -> None:
