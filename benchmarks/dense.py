@@ -97,6 +97,7 @@ def main() -> None:
             print(evaluation.tokens)
             records[name] = _rounded(evaluation.to_dict())
             RESULT.write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"wrote {RESULT.name}; next: python -m tools.token_page (the figure), make docs")
 
 
 def _rounded(value: Any) -> Any:

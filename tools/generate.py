@@ -15,6 +15,7 @@ from tools import (
     paper_pages,
     remedy_pages,
     schemas,
+    token_page,
     training_pages,
     verdict_page,
     vital_pages,
@@ -22,7 +23,8 @@ from tools import (
 from tools.markdown import DOCS, NOTE
 
 MODULES = (
-    api_pages, architecture, host_pages, paper_pages, remedy_pages, schemas, training_pages, verdict_page, vital_pages,
+    api_pages, architecture, host_pages, paper_pages, remedy_pages, schemas, token_page, training_pages, verdict_page,
+    vital_pages,
 )  # fmt: skip
 
 

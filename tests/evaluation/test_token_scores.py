@@ -22,6 +22,7 @@ from unsmooth.data.splits import open_splits
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.token_scores import token_scores
 from unsmooth.results.evaluation import Evaluation, TokenScores
+from unsmooth.surgery.plan import anatomy_of
 
 SMALL = "img_size=32, patch_size=8, embed_dim=48, num_heads=3, depth=3, num_classes=0"
 SPEC = f"vit_small_patch14_reg4_dinov2({SMALL})"
@@ -80,7 +81,7 @@ def test_miou_of_neighbours_is_as_by_hand(scenes: Path) -> None:
         cosines = [np.abs(u @ u.T)[np.triu_indices(16, 1)].mean() for u in unit]
         assert actual.similarity[block] == pytest.approx(np.mean(cosines), abs=1e-4)
     assert (actual.memory_images, actual.memory_tokens, actual.images, actual.classes) == (12, 12 * 16, 8, 5)
-    assert actual.ceiling == {block: 1.0 for block in range(3)}
+    assert actual.ceiling == dict.fromkeys(range(3), 1.0)
 
 
 def timm_config(model: Any) -> dict[str, Any]:
@@ -121,7 +122,8 @@ def test_a_collapsed_block_costs_everything_and_the_block_before_it_gives_it_bac
     collapse(model)
     ill = token_scores(model, scenes, mask_classes=5)
     assert healthy["patch", probe][0].score == ill["patch", probe][0].score > 0.6
-    assert ill["patch", probe][2].score < 0.2 < healthy["patch", probe][2].score
+    # Equal tokens of an image can at best have its most frequent class.
+    assert ill["patch", probe][2].score < 0.3 < healthy["patch", probe][2].score
     assert ill.similarity[2] == pytest.approx(1, abs=1e-4)
     assert ill["patch", probe][1].gain_interval[0] > 0.2
     assert ill["patch", probe][2].gain == 0 and ill["patch", probe][2].gain_interval == (0, 0)
@@ -161,18 +163,19 @@ def test_any_host_with_tokens_on_a_grid_is_scored(name: str, scenes: Path) -> No
     model = host(name)
     by_masks = token_scores(model, scenes, mask_classes=5, memory_images=6, limit=4, batch_size=4)
     by_labels = token_scores(model, "digits", memory_images=40, limit=20, batch_size=20)
-    blocks = set(range(len(unsmooth.plan(model, "attn_scale").anatomy.blocks)) if False else by_labels.similarity)
+    blocks = set(range(len(anatomy_of(model).blocks)))
     for scores in (by_masks, by_labels):
         for probe in scores.probes:
             scored = {row.block for row in probe.blocks}
-            assert scored and scored.isdisjoint(scores.skipped)
-            assert all(row.interval[0] <= row.score + 0.05 and 0 <= row.score <= 1 for row in probe.blocks)
-    assert blocks
+            assert scored and scored <= blocks - scores.skipped.keys()
+            # A perfect mIoU has an interval without width.
+            assert all(0 <= row.interval[0] <= row.interval[1] <= 1 for row in probe.blocks)
+        assert {row.block for row in scores.probes[0].blocks} | scores.skipped.keys() == blocks
     kinds = {probe.tokens for probe in by_labels.probes}
     assert ("class" in kinds) == (name in ("deit_distilled", "eva02", "hf_vit", "torchvision_vit"))
 
 
-def test_blocks_without_a_grid_and_with_nan_are_named(scenes: Path) -> None:
+def test_blocks_with_nan_are_named(scenes: Path) -> None:
     model: Any = model_of()
     model.blocks[2].register_forward_hook(lambda _, __, out: out * torch.nan)
     scores = token_scores(model, scenes, mask_classes=5)
@@ -182,6 +185,14 @@ def test_blocks_without_a_grid_and_with_nan_are_named(scenes: Path) -> None:
     model.blocks[0].register_forward_hook(lambda _, __, out: out * torch.nan)
     with pytest.raises(UnsmoothError, match="no block has tokens that can be scored: block 0: its tokens contain NaN"):
         token_scores(model, scenes, mask_classes=5)
+
+
+def test_a_block_without_a_grid_is_named(scenes: Path) -> None:
+    model: Any = model_of()
+    model.blocks[2].register_forward_hook(lambda _, __, out: out[:, :-3])
+    scores = token_scores(model, scenes, mask_classes=5)
+    assert scores.skipped == {2: "its tokens are not on a grid"}
+    assert scores["patch", "linear"].blocks[-1].block == 1 and scores["patch", "linear"][1].gain == 0
 
 
 def test_values_of_masks_are_checked_and_zero_can_be_a_class(scenes: Path) -> None:

@@ -83,8 +83,8 @@ def fit_linear(memory: Tensor, labels: Tensor, images: Tensor, classes: int) -> 
         errors += torch.stack([((held_y - held_x @ weight) ** 2).sum() for weight in rest])
     best = int(errors.argmin())
     weight = _ridge(xx, xy, len(x))[best]
-    tensors = (tensor.to(device, dtype) for tensor in (mean, scale, weight, bias))
-    return LinearProbe(*tensors, penalty=PENALTIES[best])
+    mean, scale, weight, bias = (tensor.to(device, dtype) for tensor in (mean, scale, weight, bias))
+    return LinearProbe(mean, scale, weight, bias, PENALTIES[best])
 
 
 def _ridge(xx: Tensor, xy: Tensor, count: int) -> list[Tensor]:

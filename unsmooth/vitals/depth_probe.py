@@ -2,7 +2,8 @@
 
 Each image is one vector: the class token if the host has one, otherwise the mean token; `mean` always uses the mean
 token. The label of an image is predicted from its nearest other image by cosine. Chance is the share of the largest
-class. This vital keeps one vector per image and block, for at most 4,096 images.
+class. This vital keeps one vector per image and block, for at most 4,096 images. `unsmooth evaluate --tokens` scores
+held-out images instead, with intervals, a linear probe, and masks.
 """
 
 from __future__ import annotations
