@@ -20,6 +20,7 @@ from tests.support.small_hosts import host, look_trained
 from unsmooth.cli.main import main
 from unsmooth.data.splits import open_splits
 from unsmooth.errors import UnsmoothError
+from unsmooth.evaluation.resampling import draw_weights, interval, resampled_accuracy, resampled_miou
 from unsmooth.evaluation.token_scores import token_scores
 from unsmooth.results.evaluation import Evaluation, TokenScores
 from unsmooth.surgery.plan import anatomy_of
@@ -127,6 +128,23 @@ def test_a_collapsed_block_costs_everything_and_the_block_before_it_gives_it_bac
     assert ill.similarity[2] == pytest.approx(1, abs=1e-4)
     assert ill["patch", probe][1].gain_interval[0] > 0.2
     assert ill["patch", probe][2].gain == 0 and ill["patch", probe][2].gain_interval == (0, 0)
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_scores_per_image_compare_two_models(scenes: Path, masks: bool) -> None:
+    """As between blocks of one model: the parts of two scores, resampled with the same weights."""
+    model = model_of(SPEC if masks else DIGITS)
+    data: dict[str, Any] = {"data": scenes, "mask_classes": 5} if masks else {"data": "digits", "limit": 40}
+    kind = "patch" if masks else "mean"
+    first = token_scores(model, **data)
+    second = token_scores(look_trained(model, seed=1), **data)
+    assert set(first.per_image) == {(p.tokens, p.probe, row.block) for p in first.probes for row in p.blocks}
+    resample = resampled_miou if masks else resampled_accuracy
+    weights = draw_weights(first.images)
+    values = [resample(weights, *scores.per_image[kind, "knn", 0]) for scores in (first, second)]
+    assert [value[0] for value in values] == [scores[kind, "knn"][0].score for scores in (first, second)]
+    low, high = interval(values[0] - values[1])
+    assert low <= high
 
 
 def test_labels_at_random_score_chance(tmp_path: Path) -> None:

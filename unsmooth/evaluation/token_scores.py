@@ -13,24 +13,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
-from unsmooth.data.batches import evaluation_batches
-from unsmooth.data.datasets import ImageDataset
-from unsmooth.data.images import as_images, evenly_spaced, subset
-from unsmooth.data.splits import Splits, open_splits
+from unsmooth.data.splits import Splits
 from unsmooth.data.transforms import Preprocessing, preprocessing
 from unsmooth.diagnosis.probe import probe
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.resampling import draw_weights, interval, resampled_accuracy, resampled_miou
 from unsmooth.evaluation.settings import EvaluateSettings
+from unsmooth.evaluation.token_data import LabelData, MaskData, TokenBatch, has_masks
 from unsmooth.evaluation.token_probes import (
     LinearProbe,
     NearestNeighbours,
@@ -47,10 +43,6 @@ from unsmooth.results.evaluation import BlockScore, TokenProbe, TokenScores
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.storage import open_model
 from unsmooth.tasks.classification.scores import wilson_interval
-from unsmooth.tasks.segmentation.items import SceneItems
-from unsmooth.tasks.segmentation.layout import Scenes, find_root, open_scenes
-from unsmooth.tasks.segmentation.options import SegmentationOptions
-from unsmooth.tasks.segmentation.views import Normalise
 from unsmooth.utils.options import merge_options
 from unsmooth.vitals.token_cosine import token_cosine
 
@@ -105,7 +97,7 @@ def token_scores(
     if settings.device is not None or not isinstance(model, nn.Module):
         host.to(resolve_device(settings.device))
     prepare = preprocessing(host, settings.image_size)
-    source = _MaskData(data, prepare, settings) if _has_masks(data) else _LabelData(data, prepare, settings)
+    source = MaskData(data, prepare, settings) if has_masks(data) else LabelData(data, prepare, settings)
     anatomy, total, done = anatomy_of(host), source.memory + source.queries, 0
 
     def advance(images: int) -> None:
@@ -121,107 +113,16 @@ def token_scores(
     return queries.result(memory, settings)
 
 
-# Data.
-
-
-@dataclass
-class _Batch:
-    """Images, and for each its label, (1, 1), or its mask, (H, W)."""
-
-    images: Tensor
-    targets: list[Tensor]
-    skipped: dict[str, str]
-
-
-class _LabelData:
-    """Images with labels."""
-
-    masks = False
-
-    def __init__(self, data: str | Path | Splits, prepare: Preprocessing, settings: EvaluateSettings) -> None:
-        splits = data if isinstance(data, Splits) else open_splits(data, root=settings.data_dir)
-        train, val = as_images(splits.train), as_images(splits.val)
-        self.name, self.classes, self.settings = splits.name, splits.classes, settings
-        self.parts = [
-            ImageDataset(
-                subset(part, evenly_spaced(part.count, limit or part.count)), prepare.eval_transform(),
-                prepare.size[0], settings.strict,
-            )
-            for part, limit in ((train, settings.memory_images), (val, settings.limit))
-        ]  # fmt: skip
-        self.memory, self.queries = (part.count for part in self.parts)
-
-    def batches(self, training: bool) -> Iterator[_Batch]:
-        part = self.parts[0 if training else 1]
-        for batch in evaluation_batches(part, self.settings.batch_size, self.settings.workers):
-            yield _Batch(batch.images, list(batch.labels.view(-1, 1, 1)), batch.skipped)
-
-
-class _MaskData:
-    """Images with masks. Whole images are resized to the size of the host; masks keep their own."""
-
-    masks = True
-
-    def __init__(self, data: str | Path | Splits, prepare: Preprocessing, settings: EvaluateSettings) -> None:
-        assert not isinstance(data, Splits)
-        parts: list[Scenes] = [
-            open_scenes(data, split).limit(limit or 0)
-            for split, limit in (("train", settings.memory_images), ("val", settings.limit))
-        ]
-        side = prepare.size[1]
-        self.options = SegmentationOptions(
-            classes=settings.mask_classes, reduce_zero_label=settings.reduce_zero_label, crop=side, short=side
-        )
-        self.name, self.classes, self.settings = str(data), settings.mask_classes, settings
-        self.view = _Resize(prepare)
-        self.parts, self.channels = parts, prepare.size[0]
-        self.memory, self.queries = (part.count for part in parts)
-
-    def batches(self, training: bool) -> Iterator[_Batch]:
-        items = SceneItems(
-            self.parts[0 if training else 1], self.view, self.channels, self.options, training=False,
-            strict=self.settings.strict,
-        )  # fmt: skip
-        for batch in evaluation_batches(items, self.settings.batch_size, self.settings.workers):
-            images = torch.stack(batch.full_images) if len(batch) else torch.empty(0)
-            yield _Batch(images, batch.labels, batch.skipped)
-
-
-class _Resize:
-    """The whole image at the size of the host, normalised, and the labels as they are."""
-
-    def __init__(self, prepare: Preprocessing) -> None:
-        self.size = (prepare.size[2], prepare.size[1])
-        self.normalise = Normalise(prepare.mean, prepare.std)
-        self.filter = Image.Resampling.BICUBIC if prepare.interpolation == "bicubic" else Image.Resampling.BILINEAR
-
-    def __call__(self, image: Image.Image, labels: Image.Image) -> tuple[Tensor, Tensor]:
-        return self.normalise(image.resize(self.size, self.filter)), torch.from_numpy(np.array(labels))
-
-
-def _has_masks(data: str | Path | Splits) -> bool:
-    if isinstance(data, Splits):
-        return False
-    try:
-        find_root(data)
-    except UnsmoothError:
-        return False
-    return True
-
-
-# The two passes.
-
-
 class _Pass:
     """Receives the tokens of each block of a batch."""
 
-    def __init__(self, anatomy: Anatomy, prepare: Preprocessing, source: _LabelData | _MaskData) -> None:
+    def __init__(self, anatomy: Anatomy, prepare: Preprocessing, source: LabelData | MaskData) -> None:
         self.anatomy, self.size, self.source = anatomy, prepare.size[1:], source
         self.reasons: dict[int, str] = {}
         self.skipped: dict[str, str] = {}
         self.images = 0  # in earlier batches
 
-    def begin_batch(self, batch: _Batch) -> None:
+    def begin_batch(self, batch: TokenBatch) -> None:
         self.targets = batch.targets
         self.counts: dict[tuple[int, int], list[Tensor]] = {}  # patch counts by grid
 
@@ -255,13 +156,13 @@ class _Pass:
 class _Memory(_Pass):
     """Keeps tokens of the memory images with their labels."""
 
-    def __init__(self, anatomy: Anatomy, prepare: Preprocessing, source: _LabelData | _MaskData) -> None:
+    def __init__(self, anatomy: Anatomy, prepare: Preprocessing, source: LabelData | MaskData) -> None:
         super().__init__(anatomy, prepare, source)
         self.kept: dict[Key, list[tuple[Tensor, Tensor, Tensor]]] = defaultdict(list)  # tokens, labels, images
         self.quota = max(1, source.settings.memory_tokens // source.memory)
         self.pixels = torch.zeros(source.classes, dtype=torch.long)  # labelled pixels, or images, by class
 
-    def begin_batch(self, batch: _Batch) -> None:
+    def begin_batch(self, batch: TokenBatch) -> None:
         super().begin_batch(batch)
         for target in batch.targets:
             self.pixels += torch.bincount(target[target >= 0].long(), minlength=len(self.pixels))
@@ -316,7 +217,7 @@ class _Memory(_Pass):
 class _Queries(_Pass):
     """Scores tokens of the query images."""
 
-    def __init__(self, anatomy: Anatomy, prepare: Preprocessing, source: _LabelData | _MaskData,
+    def __init__(self, anatomy: Anatomy, prepare: Preprocessing, source: LabelData | MaskData,
                  probes: dict[Key, dict[str, Probe]]) -> None:  # fmt: skip
         super().__init__(anatomy, prepare, source)
         self.probes = probes
@@ -327,7 +228,7 @@ class _Queries(_Pass):
         self.grids: dict[int, tuple[int, int]] = {}
         self.cosines: dict[int, list[Tensor]] = defaultdict(list)
 
-    def begin_batch(self, batch: _Batch) -> None:
+    def begin_batch(self, batch: TokenBatch) -> None:
         super().begin_batch(batch)
         for target in batch.targets:
             classes = torch.bincount(target[target >= 0].long(), minlength=self.source.classes)
@@ -367,23 +268,22 @@ class _Queries(_Pass):
         weights = draw_weights(self.images)
         reasons = memory.reasons | self.reasons
         labelled = np.stack(self.labels)
+        resample = resampled_miou if self.source.masks else resampled_accuracy
+        per_image = {
+            key: (hits, np.concatenate(self.guesses[key]), labelled) if self.source.masks else (hits,)
+            for key, hits in ((key, np.concatenate(rows)) for key, rows in self.hits.items())
+            if key[2] not in reasons
+        }
         resampled: dict[tuple[Kind, str], dict[int, Array]] = defaultdict(dict)
-        for (kind, name, block), rows in self.hits.items():
-            if block in reasons:
-                continue
-            hits = np.concatenate(rows)
-            resampled[kind, name][block] = (
-                resampled_miou(weights, hits, np.concatenate(self.guesses[kind, name, block]), labelled)
-                if self.source.masks
-                else resampled_accuracy(weights, hits)
-            )
+        for (kind, name, block), counts in per_image.items():
+            resampled[kind, name][block] = resample(weights, *counts)
         probes = [
             TokenProbe(kind, name, "miou" if self.source.masks else "accuracy", self._blocks(kind, name, values))  # type: ignore[arg-type]
             for (kind, name), values in resampled.items()
         ]
         ceiling = {grid: self._miou(rows, labelled) for grid, rows in self.oracle.items()}
         scored = sorted(self.grids.keys() - reasons.keys())
-        return TokenScores(
+        scores = TokenScores(
             data=self.source.name, images=self.images, memory_images=memory.images,
             memory_tokens=memory.tokens if self.source.masks else 0, neighbours=settings.neighbours,
             classes=int((memory.pixels > 0).sum()), chance=self._chance(int(memory.pixels.argmax()), labelled),
@@ -391,6 +291,9 @@ class _Queries(_Pass):
             similarity={block: float(torch.cat(self.cosines[block]).mean()) for block in scored if self.cosines[block]},
             probes=probes, skipped=dict(sorted(reasons.items())), skipped_images=memory.skipped | self.skipped,
         )  # fmt: skip
+        for key, counts in per_image.items():
+            scores.per_image[key] = counts
+        return scores
 
     def _blocks(self, kind: Kind, name: str, values: dict[int, Array]) -> list[BlockScore]:
         last = values[max(values)]
@@ -418,7 +321,7 @@ class _Queries(_Pass):
         return float(resampled_miou(np.ones((1, len(hits))), hits, guesses, labelled)[0])
 
 
-def _run(model: nn.Module, anatomy: Anatomy, batches: Iterator[_Batch], pass_: _Pass, amp: str,
+def _run(model: nn.Module, anatomy: Anatomy, batches: Iterator[TokenBatch], pass_: _Pass, amp: str,
          advance: Callable[[int], None]) -> None:  # fmt: skip
     device = device_of(model)
     with eval_mode(model):

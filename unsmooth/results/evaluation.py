@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from unsmooth.errors import unknown
 from unsmooth.results.provenance import ClassName, Provenance
 from unsmooth.results.record import Result, record
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from unsmooth.tasks.classification.scores import Scores
 
 
@@ -99,7 +101,10 @@ class TokenProbe:
 class TokenScores:
     """What probes read from the frozen tokens of each block.
 
-    `scores["patch", "knn"]` is one `TokenProbe`; `scores["patch", "knn"][9]` is its score of block 9.
+    `scores["patch", "knn"]` is one `TokenProbe`; `scores["patch", "knn"][9]` is its score of block 9. `per_image` holds
+    what each score is made of, by kind of token, probe and block, so that two models can be compared on the same
+    images: whether each image is correct, or its correct, predicted and labelled pixels by class. It is the input of
+    `resampled_accuracy` or `resampled_miou` in `unsmooth.evaluation.resampling`, and is not written to JSON.
 
     Attributes:
         data: Name of the data.
@@ -129,6 +134,9 @@ class TokenScores:
     probes: list[TokenProbe]
     skipped: dict[int, str]
     skipped_images: dict[str, str]
+
+    def __post_init__(self) -> None:
+        self.per_image: dict[tuple[str, str, int], tuple[np.ndarray[Any, Any], ...]] = {}
 
     def keys(self) -> list[tuple[str, str]]:
         """Kinds of token and probe."""
