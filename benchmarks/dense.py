@@ -6,7 +6,8 @@ The model is a saliency fine-tune of DINOv2 ViT-S/14, whose last two blocks coll
     mosaics   mosaics of 2 × 2 CIFAR-10 images, whose mask is the class of each image, 64 px resized to 112 px: mIoU
     cifar10   CIFAR-10, 32 px resized to 112 px: accuracy of the mean token and of the class token
 
-Writes results/dense_saliency_vits14.json: one evaluation per kind of data. About 8 minutes on one free core.
+Writes results/dense_saliency_vits14.json: one evaluation per kind of data. The recorded run took
+29 minutes on a core that it shared with other work.
 
     python benchmarks/dense.py FOLDER cifar10.npz vits14_saliency_fp16.safetensors [--only scenes]
 

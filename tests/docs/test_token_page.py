@@ -42,7 +42,7 @@ def test_the_tables_are_those_of_the_record(name: str) -> None:
 
 
 def test_the_summary_is_that_of_the_record() -> None:
-    rows = iter(cells("What the collapse costs"))
+    rows = iter(cells("Block 9 against the last block"))
     for record in RECORD.values():
         for probe in record["tokens"]["probes"]:
             row, used, last = next(rows), probe["blocks"][9], probe["blocks"][11]
@@ -69,3 +69,34 @@ def test_the_figure_is_current() -> None:
     if f"Matplotlib v{matplotlib.__version__}," not in committed:
         pytest.skip("drawn by another version of matplotlib")
     assert token_page.figure().decode() == committed
+
+
+def test_the_reading_agrees_with_the_record() -> None:
+    scores = {
+        (name, probe["tokens"], probe["probe"]): probe["blocks"]
+        for name, record in RECORD.items()
+        for probe in record["tokens"]["probes"]
+    }
+
+    def best(key: tuple[str, str, str]) -> int:
+        return int(np.argmax([block["score"] for block in scores[key]]))
+
+    neighbours = [key for key in scores if key[2] == "knn"]
+    linear = [key for key in scores if key[2] == "linear" and key[1] != "class"]
+    assert len(neighbours) == 4 and len(linear) == 3
+    assert all(scores[key][9]["gain_interval"][0] > 0 for key in neighbours)
+    for key in linear:
+        low, high = scores[key][9]["gain_interval"]
+        assert low < 0 < high
+    assert scores["cifar10", "class", "linear"][9]["gain_interval"][1] < 0
+    assert best(("cifar10", "class", "linear")) == 11 and best(("cifar10", "class", "knn")) == 10
+    apart = []
+    for key in neighbours:
+        if key[1] != "class":
+            assert best(key) == 7
+            apart += [key[0]] if scores[key][7]["gain_interval"][0] > scores[key][9]["gain_interval"][1] else []
+    assert apart == ["mosaics"]
+    reading = PAGE.split("- **Nearest neighbours lose.**")[1].split("![")[0]
+    for key in (*neighbours, *linear, ("cifar10", "class", "linear")):
+        gain, low, high = (100 * v for v in (scores[key][9]["gain"], *scores[key][9]["gain_interval"]))
+        assert f"{gain:+.1f} ({low:+.1f} to {high:+.1f})".replace("-", "−") in reading
