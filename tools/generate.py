@@ -16,6 +16,7 @@ from tools import (
     recipe_page,
     remedy_pages,
     schemas,
+    token_page,
     trial_pages,
     verdict_page,
     vital_pages,
@@ -23,8 +24,8 @@ from tools import (
 from tools.markdown import DOCS, NOTE
 
 MODULES = (
-    api_pages, architecture, host_pages, paper_pages, recipe_page, remedy_pages, schemas, trial_pages, verdict_page,
-    vital_pages,
+    api_pages, architecture, host_pages, paper_pages, recipe_page, remedy_pages, schemas, token_page, trial_pages,
+    verdict_page, vital_pages,
 )  # fmt: skip
 
 

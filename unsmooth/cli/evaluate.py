@@ -1,4 +1,4 @@
-"""unsmooth evaluate: accuracy with intervals, robustness and throughput of one model."""
+"""unsmooth evaluate: accuracy with intervals, robustness, tokens by block and throughput of one model."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def evaluate(
     out: Annotated[Path | None, Option(metavar="FILE.json|DIR", help="JSON file or directory to write to")] = None,
     json: Annotated[bool, Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
-    """Score a model: accuracy, robustness and throughput.
+    """Score a model: accuracy, robustness, tokens by block and throughput.
 
-    Accuracies are reported with 95 % intervals, on the data and on each selected robustness test.
+    Accuracies are reported with 95 % intervals, on the data and on each selected robustness test. With --tokens, the
+    frozen tokens of each block are scored by nearest neighbours and a linear probe.
     """
     from unsmooth.evaluation.evaluate import evaluate as run_evaluation
     from unsmooth.report.evaluation_table import as_rich

@@ -20,8 +20,8 @@ from unsmooth.utils.options import OptionInfo, describe, read_texts
 DATA, DIR, INT = "DATA", "DIR", "INT"
 _METAVARS = {int: INT, float: "FLOAT", str: "TEXT", Path: "PATH", tuple: "NUMBERS"}
 _NAMED = {
-    "data": DATA, "val_data": DATA, "data_dir": DIR, "vitals": "NAMES", "blocks": "BLOCKS", "device": "DEVICE",
-    "spec": "SPEC", "only": "GROUP",
+    "data": DATA, "val_data": DATA, "tokens": DATA, "data_dir": DIR, "vitals": "NAMES", "blocks": "BLOCKS",
+    "device": "DEVICE", "spec": "SPEC", "only": "GROUP",
 }  # fmt: skip
 
 Command = Callable[..., None]

@@ -1,9 +1,10 @@
-"""`evaluate`: accuracy of one model with intervals, robustness and cost."""
+"""`evaluate`: accuracy of one model with intervals, robustness, cost, and what its tokens are worth by block."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation import cost, robustness, test_sets
 from unsmooth.evaluation.settings import EvaluateSettings
 from unsmooth.evaluation.test_sets import TestSet
+from unsmooth.evaluation.token_scores import token_scores
 from unsmooth.hosts.modes import device_of, resolve_device
 from unsmooth.hosts.outputs import classes_of
 from unsmooth.results.evaluation import (
@@ -55,12 +57,12 @@ def evaluate(
     Args:
         model: A model, a model spec, or a folder written by `save`.
         data: A data name as for `train`, or open data (`Images`, `Stream`). Its validation split is scored, or all
-            images if it has no splits. Default: only the test sets named in the settings.
+            images if it has no splits. Default: only the test sets and tokens named in the settings.
         settings: Settings of the evaluation. Default: `EvaluateSettings()`.
         progress: Called with the number of images done and the total.
         command: Command line to record in the result.
-        **fields: Fields of `EvaluateSettings`, such as `occlusion`, `fgsm`, `imagenet_a`, `limit` or `batch_size`.
-            They replace those of `settings`.
+        **fields: Fields of `EvaluateSettings`, such as `occlusion`, `fgsm`, `imagenet_a`, `tokens`, `limit` or
+            `batch_size`. They replace those of `settings`.
 
     Returns:
         The scores of each test with 95 % intervals, and the cost of the model.
@@ -85,7 +87,8 @@ def evaluate(
         robustness.hole(*prepare.size[1:], share)
     if settings.device is not None or not isinstance(model, nn.Module):
         host.to(resolve_device(settings.device))
-    classes = classes_of(host)
+    has_tests = data is not None or any(_folders(settings))
+    classes = classes_of(host) if has_tests else 0  # tokens are scored without the head
     sets = [test_set.subset(settings.limit) for test_set in _open_test_sets(settings, data, classes)]
 
     started = time.time()
@@ -96,6 +99,10 @@ def evaluate(
         done += images
         if progress is not None:
             progress(done, total)
+
+    tokens = None
+    if settings.tokens is not None:
+        tokens = token_scores(host, settings.tokens, progress=progress, settings=replace(settings, checkpoint=None))
 
     scores: dict[str, Scores] = {}
     rows: list[TestScore] = []
@@ -121,6 +128,7 @@ def evaluate(
         skipped={test_set.name: skipped for test_set in sets if (skipped := scores[test_set.name].skipped)},
         cost=_cost(host, name, prepare, settings),
         made=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
+        tokens=tokens,
     )  # fmt: skip
     evaluation.scores = scores
     return evaluation
@@ -131,11 +139,15 @@ def _check(settings: EvaluateSettings, data: Data | None) -> None:
         robustness.check_epsilon(epsilon)
     if (settings.occlusion or settings.fgsm) and data is None:
         raise UnsmoothError("occlusion and FGSM need validation images. Pass them as data (--data).")
-    folders = (settings.imagenet_v2, settings.imagenet_a, settings.imagenet_r, settings.real, settings.corrupted)
-    if data is None and not any(folders):
+    if data is None and settings.tokens is None and not any(_folders(settings)):
         raise UnsmoothError(
-            "there is nothing to evaluate on. Pass images as data (--data), or a test set such as --imagenet-a."
+            "there is nothing to evaluate on. Pass images as data (--data), a test set such as --imagenet-a, or data "
+            "that scores the tokens of each block (--tokens)."
         )
+
+
+def _folders(settings: EvaluateSettings) -> tuple[Path | None, ...]:
+    return (settings.imagenet_v2, settings.imagenet_a, settings.imagenet_r, settings.real, settings.corrupted)
 
 
 def _open_test_sets(settings: EvaluateSettings, data: Data | None, classes: int) -> list[TestSet]:

@@ -7,7 +7,7 @@ ink have the class of their digit. Questions: which digit is where, how many the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,14 @@ Array = np.ndarray[Any, Any]
 Scene = tuple[Array, Array, list[int | None]]  # picture, class of each pixel (1: background), digit of each cell
 
 
-def scenes(split: str) -> Iterator[Scene]:
-    """The scenes of a split, the same each time. No scan is in both splits."""
+def scenes(split: str, count: int | None = None) -> Iterator[Scene]:
+    """The scenes of a split, the same each time; `count` of them instead of `SPLITS`. No scan is in both splits."""
     from sklearn.datasets import load_digits
 
     digits, index = load_digits(), list(SPLITS).index(split)
     generator = np.random.default_rng(index)
     scans = np.arange(index, len(digits.images), len(SPLITS))
-    for _ in range(SPLITS[split]):
+    for _ in range(SPLITS[split] if count is None else count):
         side = CELL * GRID
         picture = generator.integers(20, 90, (side, side, 3)).astype(np.uint8)
         classes = np.zeros((side, side), dtype=np.uint8)
@@ -56,14 +56,14 @@ def scenes(split: str) -> Iterator[Scene]:
         yield picture, np.where(classes == 0, 1, classes).astype(np.uint8), cells
 
 
-def write_ade20k(folder: Path) -> str:
+def write_ade20k(folder: Path, counts: Mapping[str, int] = SPLITS) -> str:
     """Write images/ and annotations/ of training and validation, 11 classes: background and ten digits."""
-    for split in SPLITS:
-        for i, (picture, classes, _) in enumerate(scenes(split)):
+    for split, count in counts.items():
+        for i, (picture, classes, _) in enumerate(scenes(split, count)):
             name = f"ADE_{'train' if split == 'training' else 'val'}_{i + 1:08d}"
             _save(picture, folder / "images" / split / f"{name}.jpg")
             _save(classes, folder / "annotations" / split / f"{name}.png")
-    return f"{SPLITS['training']} scenes of scanned digits in ADE20K's layout"
+    return f"{counts['training']} scenes of scanned digits in ADE20K's layout"
 
 
 def write_vqa(folder: Path) -> str:

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from unsmooth.report import token_table
 from unsmooth.report.terminal import plain_text
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def as_text(evaluation: Evaluation) -> str:
 
 
 def as_rich(evaluation: Evaluation) -> list[RenderableType]:
-    """Title, table, cost and skipped images."""
+    """Title, table, scores of tokens, cost and skipped images."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("test", overflow="fold")
     for title in ("images", "top-1 %", "95 % interval", "top-5 %", "95 % interval", "loss"):
@@ -35,7 +36,9 @@ def as_rich(evaluation: Evaluation) -> list[RenderableType]:
             escape(row.test), f"{row.images:,}", top1, _interval(row.top1_interval), top5,
             _interval(row.top5_interval), loss,
         )  # fmt: skip
-    pieces: list[RenderableType] = [Text(evaluation.model.name, style="bold"), table]
+    pieces: list[RenderableType] = [Text(evaluation.model.name, style="bold"), *([table] if evaluation.rows else [])]
+    if evaluation.tokens is not None:
+        pieces += token_table.as_rich(evaluation.tokens)
     pieces.append(Text(_cost(evaluation.cost), style="dim"))
     not_finite = sum(row.not_finite for row in evaluation.rows)
     if not_finite:

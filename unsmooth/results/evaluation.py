@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from unsmooth.errors import unknown
 from unsmooth.results.provenance import ClassName, Provenance
 from unsmooth.results.record import Result, record
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from unsmooth.tasks.classification.scores import Scores
 
 
@@ -54,6 +56,105 @@ class TestScore:
 
 
 @record
+class BlockScore:
+    """Score of the tokens of one block, and how much higher it is than that of the last block.
+
+    Attributes:
+        block: Index of the block.
+        score: mIoU or accuracy, from 0 to 1.
+        interval: 95 % interval over query images: Wilson for accuracies, bootstrap for mIoU.
+        gain: Score minus the score of the last scored block.
+        gain_interval: 95 % bootstrap interval of the gain, paired by query image.
+    """
+
+    block: int
+    score: float
+    interval: tuple[float, float]
+    gain: float
+    gain_interval: tuple[float, float]
+
+
+@record
+class TokenProbe:
+    """Scores of one probe of one kind of token, by block.
+
+    Attributes:
+        tokens: "patch" (each patch token), "mean" (mean of the patch tokens) or "class" (class token).
+        probe: "knn" (nearest neighbours) or "linear" (ridge regression).
+        metric: "miou" or "accuracy".
+        blocks: Score of each block that has one.
+    """
+
+    tokens: Literal["patch", "mean", "class"]
+    probe: Literal["knn", "linear"]
+    metric: Literal["miou", "accuracy"]
+    blocks: list[BlockScore]
+
+    def __getitem__(self, block: int) -> BlockScore:
+        for score in self.blocks:
+            if score.block == block:
+                return score
+        raise unknown("block", str(block), [str(score.block) for score in self.blocks], owner="this probe")
+
+
+@record
+class TokenScores:
+    """What probes read from the frozen tokens of each block.
+
+    `scores["patch", "knn"]` is one `TokenProbe`; `scores["patch", "knn"][9]` is its score of block 9. `per_image` holds
+    what each score is made of, by kind of token, probe and block, so that two models can be compared on the same
+    images: whether each image is correct, or its correct, predicted and labelled pixels by class. It is the input of
+    `resampled_accuracy` or `resampled_miou` in `unsmooth.evaluation.resampling`, and is not written to JSON.
+
+    Attributes:
+        data: Name of the data.
+        images: Query images, which are scored.
+        memory_images: Images that the probes are fitted on.
+        memory_tokens: Most patch tokens of them that were kept for a block; 0 without masks.
+        neighbours: Neighbours that vote.
+        classes: Number of classes in the memory.
+        chance: Score of always predicting the most frequent class of the memory.
+        ceiling: mIoU of the most frequent class of each patch, by block, which no patch prediction exceeds by much;
+            empty without masks.
+        similarity: Mean |cosine| of pairs of patch tokens, by block.
+        probes: Scores by kind of token and probe.
+        skipped: Reason by block without scores.
+        skipped_images: Reason by broken image.
+    """
+
+    data: str
+    images: int
+    memory_images: int
+    memory_tokens: int
+    neighbours: int
+    classes: int
+    chance: float
+    ceiling: dict[int, float]
+    similarity: dict[int, float]
+    probes: list[TokenProbe]
+    skipped: dict[int, str]
+    skipped_images: dict[str, str]
+
+    def __post_init__(self) -> None:
+        self.per_image: dict[tuple[str, str, int], tuple[np.ndarray[Any, Any], ...]] = {}
+
+    def keys(self) -> list[tuple[str, str]]:
+        """Kinds of token and probe."""
+        return [(probe.tokens, probe.probe) for probe in self.probes]
+
+    def __getitem__(self, key: tuple[str, str]) -> TokenProbe:
+        for probe in self.probes:
+            if (probe.tokens, probe.probe) == tuple(key):
+                return probe
+        raise unknown("probe", "/".join(key), ["/".join(known) for known in self.keys()], owner="these scores")
+
+    def __str__(self) -> str:
+        from unsmooth.report.token_table import as_text
+
+        return as_text(self)
+
+
+@record
 class InferenceSpeed:
     """Median and quartiles of images per second over rounds."""
 
@@ -84,6 +185,7 @@ class Evaluation(Result):
         skipped: Reasons of skipped images, by test and image.
         cost: Parameters, FLOPs and throughput of the model.
         made: Versions, command and duration.
+        tokens: Scores of the tokens of each block, if they were asked for.
 
     Example:
         >>> import unsmooth
@@ -103,6 +205,7 @@ class Evaluation(Result):
     skipped: dict[str, dict[str, str]]  # test → image → reason
     cost: ModelCost
     made: Provenance
+    tokens: TokenScores | None = None
 
     def __post_init__(self) -> None:
         self.scores: dict[str, Scores] = {}

@@ -2,7 +2,8 @@
 
 Each image is one vector: the class token if the host has one, otherwise the mean token; `mean` always uses the mean
 token. The label of an image is predicted from its nearest other image by cosine. Chance is the share of the largest
-class. This vital keeps one vector per image and block, for at most 4,096 images.
+class. This vital keeps one vector per image and block, for at most 4,096 images. `unsmooth evaluate --tokens` scores
+held-out images instead, with intervals, a linear probe, and masks.
 """
 
 from __future__ import annotations
@@ -17,16 +18,30 @@ IMAGES = 4096
 ROWS = 512  # images per block of the similarity matrix
 
 
+def nearest(queries: Tensor, memory: Tensor, k: int, leave_one_out: bool = False) -> tuple[Tensor, Tensor]:
+    """Cosines and indices of the k nearest memory vectors of each query, nearest first: (q, k) each.
+
+    Args:
+        queries: Vectors, (q, d).
+        memory: Vectors, (m, d).
+        k: Number of neighbours.
+        leave_one_out: Whether query i is memory vector i, which is then not its own neighbour.
+    """
+    u, v = (F.normalize(full(x), dim=-1) for x in (queries, memory))
+    found = []
+    for start in range(0, len(u), ROWS):
+        cosine = u[start : start + ROWS] @ v.mT
+        if leave_one_out:
+            rows = torch.arange(len(cosine), device=u.device)
+            cosine[rows, rows + start] = -2
+        found.append(cosine.topk(k, dim=-1))
+    return torch.cat([chunk.values for chunk in found]), torch.cat([chunk.indices for chunk in found])
+
+
 def nearest_neighbour_accuracy(features: Tensor, labels: Tensor) -> float:
     """Share of images whose nearest other image, by cosine, has the same label."""
-    u = F.normalize(full(features), dim=-1)
-    correct = 0
-    for start in range(0, len(u), ROWS):
-        cosine = u[start : start + ROWS] @ u.mT
-        rows = torch.arange(len(cosine), device=u.device)
-        cosine[rows, rows + start] = -2  # an image is not its own neighbour
-        correct += int((labels[cosine.argmax(dim=-1)] == labels[start : start + ROWS]).sum())
-    return correct / len(u)
+    neighbour = nearest(features, features, 1, leave_one_out=True)[1][:, 0]
+    return int((labels[neighbour] == labels).sum()) / len(labels)
 
 
 @register(
