@@ -9,6 +9,8 @@ from typing import Any
 
 from tools.markdown import RESULTS, page, table, whole
 from unsmooth.recipes.recipe import Recipe, list_recipes, load_recipe
+from unsmooth.report.trial_design import design
+from unsmooth.results.trial import Trial
 from unsmooth.utils.options import describe
 
 COLUMNS = (
@@ -50,6 +52,7 @@ def _trials() -> str:
         trial = json.loads(path.read_text(encoding="utf-8"))
         published = experiment.get("published", {})
         lines += [f"## {experiment['title']}", "", f"`{experiment['host']}`", "", trial["verdict"]["text"], ""]
+        lines += [line for text in design(Trial.from_dict(trial)) for line in (text, "")]
         lines += table(COLUMNS, (_row(arm, published) for arm in trial["arms"]))
         lines += [experiment.get("reading", "").strip(), "", f"`{trial['made']['command']}`", ""]
     return page(lines)
