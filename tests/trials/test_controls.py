@@ -51,7 +51,8 @@ def test_controls_are_no_claims_of_the_verdict(controlled):
     lines = {line.partition(":")[0]: line for line in trial.verdict.lines}
     assert "negative control" in lines[OTHER] and "wider host" in lines[WIDER]
     assert "compared with the control of parameters" in lines["attn_scale"]
-    assert OTHER in (out / "report.html").read_text()
+    for text in (" ".join(str(trial).split()), (out / "report.html").read_text()):
+        assert OTHER in text and f"Compared with {WIDER}: augmented_shortcut" in text
 
 
 def test_widening_is_the_smallest_step_that_suffices():

@@ -14,6 +14,9 @@ def design(trial: Trial) -> list[str]:
     if trial.start is not None:
         texts.append(f"All arms start from {trial.start}. {_starts(trial)}")
     texts += sweeps(trial)
+    control = next((arm.name for arm in trial.arms if arm.control == "parameters"), "")
+    if compared := [f"{a.name} {a.beyond_parameters.text}" for a in trial.arms if a.beyond_parameters is not None]:
+        texts.append(f"Compared with {control}: {'; '.join(compared)}.")
     if trial.stopping is not None:
         texts.append(trial.stopping.text)
     return texts

@@ -60,7 +60,7 @@ def detectable_difference(
     Example:
         >>> from unsmooth.trials.power import detectable_difference
         >>> round(100 * detectable_difference(seeds=5, images=10_000, disagreement=0.16), 2)
-        0.72
+        0.85
     """
     if min(seeds, images) < 1 or not 0 < disagreement <= 1 or (paired_sd is not None and paired_sd <= 0):
         raise UnsmoothError(
