@@ -119,7 +119,7 @@ def power_of(runs: TrialRuns) -> Power:
     also = f", or {100 * corrected:.2f} after the correction for {comparisons} comparisons" if corrected else ""
     text = (
         f"{seeds} and {images:,} validation images show a true difference of {100 * difference:.2f} points{also}, with "
-        f"a probability of {POWER:.0%}. Expected: accuracy {100 * expected.accuracy:.1f} %, two runs disagree on "
+        f"a probability of {100 * POWER:g} %. Expected: accuracy {100 * expected.accuracy:.1f} %, two runs disagree on "
         f"{100 * expected.disagreement:.1f} % of the images, their difference varies by {100 * expected.paired_sd:.2f} "
         f"points over seeds ({expected.source})."
     )
