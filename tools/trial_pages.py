@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.markdown import DOCS, RESULTS, facts, page, section, table, whole
+from unsmooth.report.trial_design import design
 from unsmooth.results.trial import Arm, DiagnosisSummary, Trial
 from unsmooth.spec import parse
 
@@ -100,6 +101,7 @@ def _page(name: str, plan: dict[str, Any], trial: Trial) -> str:
             "Computing": f"{hours:.1f} hours, threads per run: {trial.made.threads}, torch {trial.made.torch}",
             "Repeat it": f"`python benchmarks/trials.py {name} cifar10.npz`",
         }),
+        *(line for text in design(trial) for line in (text, "")),
         *table(COLUMNS, (_row(arm, published) for arm in trial.arms)), LEGEND.strip(), "",
         *_pictures(name),
         *section("Reading", [plan["reading"].strip()] if "reading" in plan else []),

@@ -16,8 +16,8 @@ OPTIONS = {
     "bench": "--amp --batch-size --device --image-size --json --no-throughput --out --precision --rounds --throughput "
     "--training",
     "check": "",
-    "compare": "--checkpoint --confidence --costs --data --data-dir --device --jobs --json --no-costs --out "
-    "--pretrained --recipe --robustness --seeds --strict-data --val-data --vitals --workers",
+    "compare": "--confidence --controls --costs --data --data-dir --device --from --jobs --json --no-costs --out "
+    "--power --pretrained --recipe --robustness --seeds --strict-data --sweep --until --val-data --vitals --workers",
     "demo": "--jobs --out",
     "diagnose": "--batch-size --blocks --checkpoint --data-dir --format --images --json --limit --no-prefix "
     "--no-reference --out --prefix --pretrained --reference --vitals",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from unsmooth.results.trial import Arm, Difference, Run, Spread
@@ -53,3 +55,28 @@ def test_one_seed_speaks_of_runs_not_of_methods():
 def test_nothing_to_compare_with():
     actual = verdict(failed=(0, 1, 2))
     assert "nothing to compare with" in actual.text and "3 of 3 runs failed" in actual.lines[0]
+
+
+def corrected(name, mean, p, p_holm):
+    """An arm whose plain interval excludes zero; whether it survives depends on its corrected p-value."""
+    one = arm(name, mean)
+    one.difference = replace(one.difference, p=p, p_holm=p_holm, survives=p_holm <= 0.05)
+    return one
+
+
+def test_several_comparisons_are_decided_after_correction():
+    actual = verdict(corrected("a", 0.1, 0.001, 0.002), corrected("b", 0.1, 0.04, 0.08))
+    assert actual.text == (
+        "a is better than plain; no difference from plain shown for b on this data and budget, with 3 seeds, corrected "
+        "for 2 comparisons (Holm)."
+    )
+    assert "the text, also shown after the correction for 2 comparisons (p = 0.002)" in actual.lines[1]
+    assert "the text, not shown after the correction for 2 comparisons (p = 0.08)" in actual.lines[2]
+
+
+def test_controls_have_a_line_and_no_part_in_the_sentence():
+    control = replace(arm("plain, other seeds", 0.1), control="seeds")
+    actual = verdict(arm("a", 0.1), control)
+    assert actual.text == "a is better than plain on this data and budget, with 3 seeds."
+    assert "equal models differ here" in actual.lines[2]
+    assert "equal models with other seeds" in verdict(arm("a", 0.1), replace(control, difference=None)).lines[2]

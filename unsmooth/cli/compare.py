@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
+from rich.markup import escape
 from typer import Argument, Context, Option
 
 from unsmooth.cli.options import DATA, takes_settings
@@ -12,7 +13,7 @@ from unsmooth.cli.terminal import command_line, echo, run_bars, show
 from unsmooth.trials.settings import CompareSettings
 
 
-@takes_settings(CompareSettings)
+@takes_settings(CompareSettings, names={"checkpoint": "from"})
 def compare(
     context: Context,
     specs: Annotated[
@@ -27,6 +28,9 @@ def compare(
     ] = "small",
     *,
     settings: CompareSettings,
+    power: Annotated[
+        bool, Option("--power", help="the difference that the trial can detect, without training")
+    ] = False,
     json: Annotated[bool, Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
     """Train several models on the same budget and compare them.
@@ -35,6 +39,9 @@ def compare(
     --epochs 10 (see unsmooth list recipes). The same command resumes an interrupted trial; more specs or seeds extend
     it.
     """
+    if power:
+        _print_power(specs, data, recipe, settings, json, **recipe_fields(context))
+        return
     from unsmooth.report.trial_table import as_rich
     from unsmooth.trials.compare import compare as run_trial
     from unsmooth.trials.directory import TrialDirectory
@@ -50,3 +57,18 @@ def compare(
     else:
         show(as_rich(trial))
     echo(f"wrote {directory.report} and {directory.result}")
+
+
+def _print_power(
+    specs: list[str], data: str, recipe: str, settings: CompareSettings, json: bool, **fields: Any
+) -> None:
+    from pydantic import TypeAdapter
+
+    from unsmooth.results.trial import Power
+    from unsmooth.trials.compare import power
+
+    stated = power(specs, data, recipe=recipe, settings=settings, **fields)
+    if json:
+        print(TypeAdapter(Power).dump_json(stated).decode())  # noqa: T201
+    else:
+        show([escape(stated.text)])

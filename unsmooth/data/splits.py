@@ -68,6 +68,29 @@ def limit_splits(splits: Splits, train: int = 0, val: int = 0) -> Splits:
     return replace(splits, train=_limit(splits.train, train), val=_limit(splits.val, val))
 
 
+def hold_out(splits: Splits, share: float) -> Splits:
+    """Splits of the training images alone: a fixed random share of every class becomes the validation images.
+
+    Args:
+        splits: Training and validation images; the latter are not used.
+        share: Share of each class to hold out, at least one image of a class that has two.
+
+    Raises:
+        UnsmoothError: If the training images are a stream.
+    """
+    train = splits.train
+    if isinstance(train, Stream):
+        raise UnsmoothError(f"{train.name} is a stream: no images can be held out. Use a folder or an .npz file.")
+    assert train.labels is not None
+    labels = np.array([train.labels(i) for i in range(train.count)])
+    generator = np.random.default_rng(0)
+    held = np.zeros(train.count, dtype=bool)
+    for label in np.unique(labels):
+        members = generator.permutation(np.flatnonzero(labels == label))
+        held[members[: max(round(share * len(members)), min(1, len(members) - 1))]] = True
+    return replace(splits, train=subset(train, np.flatnonzero(~held)), val=subset(train, np.flatnonzero(held)))
+
+
 def _limit(images: ImageSource, count: int) -> ImageSource:
     if not count or count >= images.count:
         return images

@@ -8,6 +8,7 @@ from unsmooth.report import formatting as words
 from unsmooth.report import trial_rows, trial_values
 from unsmooth.report.charts import curves, models
 from unsmooth.report.page import STATES, assets, by_family, by_reason, environment
+from unsmooth.report.trial_design import design, interval_level, untuned_fields
 from unsmooth.report.values import merged
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ def trial_page(trial: Trial) -> str:
         results=trial_rows.results(trial),
         flop_unit=trial_rows.flop_unit(trial)[0],
         robustness=trial_rows.robustness(trial),
+        design=design(trial),
+        level=interval_level(trial),
+        untuned={arm.name: fields for arm in trial.arms if (fields := untuned_fields(arm))},
         families=by_family(data["curves"]),
         definitions=merged(diagnoses),
         images_skipped=by_reason(trial.data.skipped),

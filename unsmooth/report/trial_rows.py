@@ -8,7 +8,7 @@ from unsmooth.report import formatting as words
 from unsmooth.report.trial_values import decimals, points, why_no_difference
 
 if TYPE_CHECKING:
-    from unsmooth.results.trial import Arm, Speed, Spread, Trial
+    from unsmooth.results.trial import Arm, Difference, Speed, Spread, Trial
 
 MARGIN = 4.0  # per cent of the forest plot's width on each side, for the tick labels
 
@@ -33,7 +33,7 @@ def forest(trial: Trial) -> dict[str, Any]:
         if d is not None:
             paired = len(d.by_seed) == len(seeds)
             row |= {
-                "text": d.text,
+                "text": d.text + _correction(arm.difference),
                 "difference": {
                     "mean": position(d.mean), "low": position(d.low), "high": position(d.high), "shown": d.shown,
                     "seeds": [
@@ -48,6 +48,13 @@ def forest(trial: Trial) -> dict[str, Any]:
         "rows": rows, "zero": position(0.0), "any": any(differences),
         "ticks": [{"at": position(t), "text": words.fixed(t, tick_decimals, sign=True) if t else "0"} for t in ticks],
     }  # fmt: skip
+
+
+def _correction(difference: Difference | None) -> str:
+    if difference is None or difference.p_holm is None:
+        return ""
+    kept = "" if difference.survives or not difference.shown else "; not shown after correction"
+    return f"{kept}; p = {difference.p:.2g}, Holm {difference.p_holm:.2g}"
 
 
 def scale(low: float, high: float) -> list[float]:

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from unsmooth.report.terminal import plain_text
+from unsmooth.report.trial_design import design, interval_level, untuned_fields
 
 if TYPE_CHECKING:
     from unsmooth.results.trial import Arm, Speed, Trial
@@ -30,17 +31,19 @@ def as_rich(trial: Trial) -> list[RenderableType]:
     for arm in trial.arms:
         table.add_row(*_row(arm))
     data, seeds = trial.data, len(trial.seeds)
+    corrected = f"; * after Holm's correction for {trial.comparisons} comparisons" if trial.comparisons else ""
     note = (
         f"{escape(data.name)}: {data.train:,} training and {data.val:,} validation images, {trial.recipe['epochs']} "
         f"epochs, {seeds} seed{'s' if seeds > 1 else ''}. top-1: after the last epoch, mean ± standard deviation over "
         f"seeds. difference: from {escape(trial.arms[0].name)}, paired by seed and image, with a "
-        f"{100 * trial.confidence:g} % interval. infer, train: throughput as a ratio to the first arm."
+        f"{interval_level(trial)} interval{corrected}. infer, train: throughput as a ratio to the first arm."
     )
     for arm in trial.arms:
-        if arm.recipe:
-            own = ", ".join(f"{name} = {value}" for name, value in arm.recipe.items())
-            note += f" Not on the same budget: {escape(arm.name)} alone has {escape(own)}."
-    return [table, f"[dim]{note}[/dim]\n", f"[bold]{escape(trial.verdict.text)}[/bold]"]
+        if own := untuned_fields(arm):
+            text = ", ".join(f"{name} = {value}" for name, value in own.items())
+            note += f" Not on the same budget: {escape(arm.name)} alone has {escape(text)}."
+    notes = [f"[dim]{escape(text)}[/dim]\n" for text in design(trial)]
+    return [table, f"[dim]{note}[/dim]\n", *notes, f"[bold]{escape(trial.verdict.text)}[/bold]"]
 
 
 def _row(arm: Arm) -> list[str]:
@@ -48,6 +51,8 @@ def _row(arm: Arm) -> list[str]:
     if arm.top1.sd is not None:
         accuracy += f" ± {100 * arm.top1.sd:.1f}"
     difference = "" if arm.difference is None else arm.difference.text
+    if arm.difference is not None and arm.difference.survives:
+        difference = difference.replace(" points (", " * (", 1)
     return [
         escape(arm.name),
         accuracy,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, WrapSerializer
 
@@ -13,6 +13,11 @@ from unsmooth.results.diagnosis import Diagnosis, Verdict
 from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Result, record
 from unsmooth.utils.files import write
+
+
+def _optional() -> Any:
+    """A field that is left out of the JSON if it is None, so that older files are written back as they were."""
+    return Field(default=None, exclude_if=lambda value: value is None)
 
 
 @record
@@ -26,9 +31,11 @@ class Spread:
 
 @record
 class Difference:
-    """Difference in accuracy from the first arm, with its bootstrap interval; all values are fractions.
+    """Difference in accuracy from the first arm, with its interval; all values are fractions.
 
-    `shown` is true if the interval excludes zero.
+    `shown` is true if the interval excludes zero, and `p` is the smallest level at which it does. If the trial makes
+    several comparisons, `p_holm` is p after Holm's correction and `survives` says whether the difference is shown after
+    it.
     """
 
     mean: float
@@ -37,6 +44,14 @@ class Difference:
     by_seed: list[float | None]
     shown: bool
     text: str
+    p: float | None = _optional()
+    p_holm: float | None = _optional()
+    survives: bool | None = _optional()
+
+    @property
+    def decided(self) -> bool:
+        """Whether a difference is shown, after the correction for several comparisons if there is one."""
+        return self.shown if self.survives is None else self.survives
 
 
 @record
@@ -77,6 +92,96 @@ class DiagnosisSummary:
     vitals: dict[str, list[float | None]]
 
 
+Value = bool | int | float | str
+
+
+@record
+class SweepRun:
+    """One value of a sweep: the accuracy on the held-out training images with seed 0; None if the run failed."""
+
+    value: Value
+    top1: float | None
+    folder: str
+    failed: str | None
+
+
+@record
+class ArmSweep:
+    """The sweep of an arm over values of a recipe field. The test images play no part in the choice.
+
+    `chosen` is None if every run failed: the arm then has the recipe's value. `edge` is true if the chosen value is the
+    lowest or highest one, so that a value beyond may be better.
+    """
+
+    field: str
+    images: int
+    runs: list[SweepRun]
+    chosen: Value | None
+    edge: bool
+
+
+@record
+class Start:
+    """Accuracy of an arm before the first step. `inexact` names remedies that change the outputs when applied."""
+
+    top1: float
+    inexact: list[str]
+
+
+@record
+class Power:
+    """The difference that a trial can detect, stated before its first run; all values are fractions.
+
+    Attributes:
+        difference: Difference that is shown with probability `power`.
+        corrected: The same at Bonferroni's level, the strictest step of Holm's correction; None for one comparison.
+        power: Probability to show it.
+        confidence: Confidence level of the interval.
+        comparisons: Arms that are compared with the first one.
+        seeds: Runs per arm.
+        images: Validation images.
+        accuracy: Expected accuracy of the first arm.
+        disagreement: Expected share of images that only one of two paired runs classifies correctly.
+        paired_sd: Expected standard deviation over seeds of the paired difference.
+        source: Where the expected values come from.
+        text: One sentence.
+    """
+
+    difference: float
+    corrected: float | None
+    power: float
+    confidence: float
+    comparisons: int
+    seeds: int
+    images: int
+    accuracy: float
+    disagreement: float
+    paired_sd: float
+    source: str
+    text: str
+
+
+@record
+class Stopping:
+    """How a sequential trial ended. `confidence` is the level of its intervals, corrected for repeated looks.
+
+    Attributes:
+        until: Half-width in points of the range around zero within which a difference does not matter.
+        planned: Maximum number of seeds.
+        seeds: Seeds of the trial.
+        confidence: Confidence level of the intervals of the last look.
+        decided: Whether every comparison is decided.
+        text: One sentence: after how many seeds, and why.
+    """
+
+    until: float
+    planned: int
+    seeds: int
+    confidence: float
+    decided: bool
+    text: str
+
+
 def _read_diagnosis(value: Any) -> Any:
     return Diagnosis.from_dict(value) if isinstance(value, dict) and "format" in value else value
 
@@ -88,6 +193,9 @@ def _write_diagnosis(value: Diagnosis | DiagnosisSummary, write_fields: Serializ
 StoredDiagnosis = Annotated[
     Diagnosis | DiagnosisSummary, BeforeValidator(_read_diagnosis), WrapSerializer(_write_diagnosis)
 ]
+
+
+Control = Literal["parameters", "seeds"]
 
 
 @record
@@ -110,6 +218,11 @@ class Arm:
     diagnosis: StoredDiagnosis | None
     # Recipe fields of this arm alone; left out of the JSON if there are none.
     recipe: dict[str, Any] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
+    sweep: ArmSweep | None = _optional()
+    start: Start | None = _optional()
+    control: Control | None = _optional()
+    # Difference from the control of equal parameters, if the trial has one.
+    beyond_parameters: Difference | None = _optional()
 
     @property
     def diagnosed(self) -> Diagnosis | None:
@@ -169,6 +282,9 @@ class Trial(Result):
         arms: The arms, the baseline first.
         made: Versions, machine, command and duration.
         verdict: One sentence for the trial, and one line per arm.
+        power: The detectable difference, stated before the first run.
+        stopping: When and why a sequential trial stopped; None if the number of seeds was fixed.
+        start: The weights that all arms started from; None for random weights.
 
     Example:
         >>> import tempfile, unsmooth
@@ -192,6 +308,14 @@ class Trial(Result):
     arms: list[Arm]
     made: TrialProvenance
     verdict: TrialVerdict
+    power: Power | None = _optional()
+    stopping: Stopping | None = _optional()
+    start: str | None = _optional()
+
+    @property
+    def comparisons(self) -> int:
+        """Number of comparisons that p-values are corrected for; 0 for older results, which are not corrected."""
+        return sum(arm.difference is not None and arm.difference.p_holm is not None for arm in self.arms)
 
     def keys(self) -> list[str]:
         """Names of the arms."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.results.trial import Control
 from unsmooth.spec import ModelSpec, SpecItem, parse
 
 
@@ -19,6 +20,8 @@ class PlannedArm:
     spec: ModelSpec
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict)  # recipe fields of this arm alone
+    first_seed: int = 0
+    control: Control | None = None
 
     @property
     def slug(self) -> str:
@@ -29,7 +32,7 @@ class PlannedArm:
         return f"{re.sub(r'[^A-Za-z0-9.+-]+', '_', names)[:60]}-{hashlib.sha256(identity.encode()).hexdigest()[:6]}"
 
     def run_name(self, seed: int) -> str:
-        return f"{self.name}, seed {seed}"
+        return f"{self.name}, seed {self.first_seed + seed}"
 
 
 def plan_arms(specs: Sequence[str], arm_fields: Mapping[str, Mapping[str, Any]] | None = None) -> list[PlannedArm]:

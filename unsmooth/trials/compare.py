@@ -6,35 +6,30 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unsmooth.data.images import first_valid_image
 from unsmooth.data.splits import limit_splits, open_splits
 from unsmooth.diagnosis import registry
 from unsmooth.errors import UnsmoothError
 from unsmooth.recipes.recipe import Recipe, resolve_fields, write_recipe
 from unsmooth.results.provenance import versions
-from unsmooth.results.trial import Trial, TrialData, TrialProvenance
-from unsmooth.tasks.base import TaskRequest
-from unsmooth.tasks.classification.task import Classification
-from unsmooth.tasks.model_factory import build, check_patches
+from unsmooth.results.trial import ArmSweep, Power, Trial, TrialData, TrialProvenance
 from unsmooth.training.distributed import init_processes
 from unsmooth.training.observer import OnProgress
-from unsmooth.training.run_record import check_batch_size, run_settings
 from unsmooth.trials.arms import plan_arms
+from unsmooth.trials.checks import check_run_directories, check_trial
+from unsmooth.trials.controls import control_arms
 from unsmooth.trials.directory import TrialDirectory
-from unsmooth.trials.measure import (
-    OnStage,
-    TrialRuns,
-    diagnose_arms,
-    measure_costs,
-    measure_differences,
-    measure_robustness,
-    read_arm,
-)
-from unsmooth.trials.runner import Job, run_jobs, threads_per_job
+from unsmooth.trials.measure import diagnose_arms, measure_costs, measure_differences, measure_robustness, read_arm
+from unsmooth.trials.power import power_of, state_power
+from unsmooth.trials.rounds import train_runs
+from unsmooth.trials.runner import threads_per_job
+from unsmooth.trials.runs import OnStage, TrialRuns
 from unsmooth.trials.settings import CompareSettings
+from unsmooth.trials.start import measure_starts, start_of
+from unsmooth.trials.sweep import read_sweep, run_sweep, with_chosen
 from unsmooth.trials.verdict import trial_verdict
 from unsmooth.utils.files import write
 
@@ -89,23 +84,25 @@ def compare(
         1
     """
     started = time.time()
-    chosen, resolved = resolve_fields(CompareSettings, settings, recipe, fields)
-    report_stage = on_stage or (lambda text: None)
-    arms = plan_arms(specs, arm_fields)
-    splits = open_splits(data, chosen.val_data, chosen.data_dir)
-    splits = limit_splits(splits, resolved.train_images, resolved.val_images)
-    if chosen.vitals != "none":
-        registry.select(chosen.vitals)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UnsmoothError("compare starts its own processes. Run it without torchrun, and set jobs (--jobs).")
-    device = str(init_processes(chosen.device).device)
-    directory = TrialDirectory(chosen.out)
-    runs = TrialRuns(arms, directory, chosen, resolved, splits, device)
-    _check(runs)
-    write(directory.recipe, write_recipe(resolved).encode())
-    failures = _train(runs, data, command, on_progress or (lambda *news: None), report_stage)
-    results = [read_arm(arm, runs, failures) for arm in arms]
-    measure_differences(results, runs)
+    report_progress, report_stage = on_progress or (lambda *news: None), on_stage or (lambda text: None)
+    runs = _plan(specs, data, recipe, settings, arm_fields, command, fields)
+    planned, sweep, directory = runs.settings.seeds, read_sweep(runs.settings.sweep), runs.directory
+    check_trial(runs, sweep)
+    write(directory.recipe, write_recipe(runs.recipe).encode())
+    stated = state_power(with_chosen(runs, sweep))
+    report_stage(stated.text)
+    starts = measure_starts(runs, report_stage)
+    sweeps: list[ArmSweep] | None = None
+    if sweep is not None:
+        arms, sweeps = run_sweep(runs, sweep, report_progress, report_stage)
+        runs = replace(runs, arms=arms)
+        check_run_directories(runs)
+    runs, failures, stopped = train_runs(runs, report_progress, report_stage)
+    chosen, resolved = runs.settings, runs.recipe
+    results = [read_arm(arm, runs, failures) for arm in runs.arms]
+    for i, arm in enumerate(results):
+        arm.start, arm.sweep = starts[i], sweeps[i] if sweeps is not None else None
+    measure_differences(results, runs, planned)
     if chosen.vitals != "none":
         diagnose_arms(results, runs, report_stage)
     if chosen.robustness:
@@ -117,64 +114,66 @@ def compare(
         recipe=resolved.to_json(), seeds=list(range(chosen.seeds)), confidence=chosen.confidence, arms=results,
         made=TrialProvenance(
             **versions(), command=command, seconds=round(time.time() - started, 1), python=platform.python_version(),
-            machine=platform.machine(), threads=threads_per_job(chosen.jobs), jobs=chosen.jobs, device=device,
+            machine=platform.machine(), threads=threads_per_job(chosen.jobs), jobs=chosen.jobs, device=runs.device,
         ),
-        verdict=trial_verdict(results, chosen.seeds),
+        verdict=trial_verdict(results, chosen.seeds, stopped), power=stated, stopping=stopped, start=start_of(runs),
     )  # fmt: skip
     trial.to_json(directory.result)
     trial.save(directory.report)
     return trial
 
 
-def _train(
-    runs: TrialRuns, data: str | Path, command: str, on_progress: OnProgress, report_stage: OnStage
-) -> dict[str, str]:
-    """Train every run that is not done. Returns the reasons of failed runs by run name."""
-    settings = runs.settings
-    shared = {
-        "data": data, "val_data": settings.val_data, "data_dir": settings.data_dir,
-        "workers": settings.workers, "strict_data": settings.strict_data, "checkpoint": settings.checkpoint,
-        "pretrained": settings.pretrained, "command": command,
-    }  # fmt: skip
-    planned = [(arm, seed) for seed in range(settings.seeds) for arm in runs.arms]
-    jobs = [
-        Job(
-            arm.run_name(seed),
-            {
-                "spec": arm.spec,
-                "seed": seed,
-                "out": runs.directory.run_path(arm, seed),
-                "recipe": runs.recipe_of(arm),
-                **shared,
-            },
-        )
-        for arm, seed in planned
-        if not runs.directory.run(arm, seed).done
-    ]
-    report_stage(f"training {len(jobs)} of {len(planned)} runs" if jobs else "all runs are done already")
-    return run_jobs(jobs, settings.jobs, settings.device, on_progress)
+def power(
+    specs: Sequence[str],
+    data: str | Path,
+    *,
+    recipe: str | Path | Recipe = "small",
+    settings: CompareSettings | None = None,
+    arm_fields: Mapping[str, Mapping[str, Any]] | None = None,
+    **fields: Any,
+) -> Power:
+    """The difference that `compare` with the same arguments can detect. Nothing is trained or written.
+
+    Args:
+        specs: Model specs, as in `compare`.
+        data: Training and validation images.
+        recipe: Recipe of all runs.
+        settings: Settings of the trial.
+        arm_fields: Recipe fields of single arms, by spec.
+        **fields: Fields of `CompareSettings` and of `Recipe`.
+
+    Returns:
+        The detectable difference, with the expected accuracy and variation that it follows from. They are measured on
+        runs of the trial directory if it has some, and assumed otherwise.
+
+    Example:
+        >>> import tempfile
+        >>> from unsmooth.trials.compare import power
+        >>> host = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=16, num_heads=2, depth=2)"
+        >>> stated = power([host, host + "+attn_scale"], "digits", seeds=5, out=tempfile.mkdtemp())
+        >>> stated.images, round(100 * stated.difference, 1)
+        (359, 5.6)
+    """
+    runs = _plan(specs, data, recipe, settings, arm_fields, "", fields)
+    return power_of(with_chosen(runs, read_sweep(runs.settings.sweep)))
 
 
-def _check(runs: TrialRuns) -> None:
-    """Check all arguments before the first training step."""
-    splits, settings, directory = runs.splits, runs.settings, runs.directory
-    if directory.path.exists() and not directory.path.is_dir():
-        raise UnsmoothError(f"{directory.path} is a file. Use a folder as out (--out).")
-    for arm in runs.arms:
-        recipe = runs.recipe_of(arm)
-        for seed in range(settings.seeds):
-            request = TaskRequest(
-                arm.spec, splits.name, recipe, seed, settings.checkpoint, settings.pretrained, settings.val_data
-            )
-            task = Classification(request, splits)
-            check_batch_size(task, recipe)
-            directory.run(arm, seed).check(run_settings(task))
-    picture = first_valid_image(splits.train).size
-    first_valid_image(splits.val)
-    for arm in runs.arms:
-        if not all(directory.run(arm, seed).done for seed in range(settings.seeds)):
-            model = build(arm.spec, splits.classes, runs.recipe_of(arm), 0, settings.checkpoint, settings.pretrained)
-            check_patches(model, picture, str(arm.spec), splits.name)
+def _plan(
+    specs: Sequence[str], data: str | Path, recipe: str | Path | Recipe, settings: CompareSettings | None,
+    arm_fields: Mapping[str, Mapping[str, Any]] | None, command: str, fields: Mapping[str, Any],
+) -> TrialRuns:  # fmt: skip
+    """Read all arguments and open the data."""
+    chosen, resolved = resolve_fields(CompareSettings, settings, recipe, fields)
+    arms = plan_arms(specs, arm_fields)
+    splits = open_splits(data, chosen.val_data, chosen.data_dir)
+    splits = limit_splits(splits, resolved.train_images, resolved.val_images)
+    if chosen.vitals != "none":
+        registry.select(chosen.vitals)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UnsmoothError("compare starts its own processes. Run it without torchrun, and set jobs (--jobs).")
+    device = str(init_processes(chosen.device).device)
+    runs = TrialRuns(arms, TrialDirectory(chosen.out), chosen, resolved, splits, data, device, command)
+    return replace(runs, arms=[*arms, *control_arms(runs)])
 
 
 def _describe_data(runs: TrialRuns) -> TrialData:

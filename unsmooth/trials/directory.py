@@ -3,14 +3,19 @@
 TRIAL/trial.json              the result
 TRIAL/report.html             the report
 TRIAL/recipe.toml             the recipe of all runs
+TRIAL/power.json              the detectable difference, stated before the first run
+TRIAL/start.json              accuracies before the first step, if the arms start from trained weights
+TRIAL/sweep/ARM/FIELD=VALUE/  a run directory of `train` on part of the training images, to choose a value
 TRIAL/runs/ARM/diagnosis.json the diagnosis of the final model of the first seed
 TRIAL/runs/ARM/seedN/         a run directory of `train`
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from unsmooth.training.run_dir import RunDir
 from unsmooth.trials.arms import PlannedArm
@@ -36,14 +41,25 @@ class TrialDirectory:
     def recipe(self) -> Path:
         return self.path / "recipe.toml"
 
+    @property
+    def power(self) -> Path:
+        return self.path / "power.json"
+
+    @property
+    def start(self) -> Path:
+        return self.path / "start.json"
+
+    def sweep_run(self, arm: PlannedArm, field: str, value: Any) -> RunDir:
+        return RunDir(self.path / "sweep" / arm.slug / re.sub(r"[^A-Za-z0-9.+=_-]+", "_", f"{field}={value}"))
+
     def arm(self, arm: PlannedArm) -> Path:
         return self.path / "runs" / arm.slug
 
     def diagnosis(self, arm: PlannedArm) -> Path:
-        return self.arm(arm) / "diagnosis.json"
+        return self.arm(arm) / (f"diagnosis_seed{arm.first_seed}.json" if arm.first_seed else "diagnosis.json")
 
     def run_path(self, arm: PlannedArm, seed: int) -> Path:
-        return self.arm(arm) / f"seed{seed}"
+        return self.arm(arm) / f"seed{arm.first_seed + seed}"
 
     def run(self, arm: PlannedArm, seed: int) -> RunDir:
         return RunDir(self.run_path(arm, seed))

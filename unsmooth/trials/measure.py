@@ -2,81 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from dataclasses import replace as copy_with
 
 import numpy as np
-from torch import nn
 
 from unsmooth.data.batches import evaluation_batches
-from unsmooth.data.datasets import ImageDataset, sample_batch
-from unsmooth.data.splits import Splits
-from unsmooth.data.transforms import Preprocessing, preprocessing
+from unsmooth.data.datasets import sample_batch
 from unsmooth.diagnosis import registry
 from unsmooth.diagnosis.diagnose import diagnose
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.cost import flops, parameters, throughput
 from unsmooth.evaluation.evaluate import image_changes
-from unsmooth.recipes.recipe import Recipe
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.trial import Arm, Difference, RobustnessScore, Run, Speed, Spread
 from unsmooth.surgery.plan import anatomy_of
-from unsmooth.surgery.storage import load
 from unsmooth.tasks.classification.scores import score_each
-from unsmooth.training.run_dir import RunDir
 from unsmooth.trials.arms import PlannedArm
-from unsmooth.trials.directory import TrialDirectory
-from unsmooth.trials.settings import CompareSettings
-from unsmooth.trials.statistics import paired_difference
-from unsmooth.utils.options import merge_options
+from unsmooth.trials.runs import Correct, OnStage, TrialRuns, paired_arrays
+from unsmooth.trials.sequential import look_confidence, share
+from unsmooth.trials.statistics import holm, paired_difference
 
 DIAGNOSED = 64  # validation images per diagnosis
 BATCH = 32
 ROUNDS = 5  # interleaved timing rounds
 OCCLUSION = (0.25, 0.5)
 FGSM = (1.0,)
-
-OnStage = Callable[[str], None]
-Correct = dict[int, bool]  # whether the prediction is correct, by position of the image in the data
-
-
-@dataclass(frozen=True)
-class TrialRuns:
-    """The runs of a trial, finished or failed, and the data to measure them on."""
-
-    arms: Sequence[PlannedArm]
-    directory: TrialDirectory
-    settings: CompareSettings
-    recipe: Recipe
-    splits: Splits
-    device: str = "cpu"
-
-    @property
-    def seeds(self) -> range:
-        return range(self.settings.seeds)
-
-    def recipe_of(self, arm: PlannedArm) -> Recipe:
-        """The recipe of an arm: that of the trial, with the arm's own fields."""
-        return merge_options(Recipe, self.recipe, arm.fields, "recipe")
-
-    def model(self, arm: PlannedArm, seed: int) -> nn.Module | None:
-        """The final model of a run, or None if the run is not done."""
-        run = self.directory.run(arm, seed)
-        return load(run.last).eval().to(self.device) if run.done else None
-
-    def first_model(self, arm: PlannedArm) -> nn.Module | None:
-        """The final model of the first seed that is done."""
-        models = (self.model(arm, seed) for seed in self.seeds)
-        return next((model for model in models if model is not None), None)
-
-    def preprocessing(self, model: nn.Module) -> Preprocessing:
-        return preprocessing(model, self.recipe.image_size)
-
-    def validation_images(self, model: nn.Module) -> ImageDataset:
-        """The validation images, prepared for a model."""
-        prepare = self.preprocessing(model)
-        return ImageDataset(self.splits.val, prepare.eval_transform(), prepare.size[0], self.settings.strict_data)
 
 
 def read_arm(arm: PlannedArm, runs: TrialRuns, failures: dict[str, str]) -> Arm:
@@ -89,6 +40,7 @@ def read_arm(arm: PlannedArm, runs: TrialRuns, failures: dict[str, str]) -> Arm:
         top1=_spread([run.top1 for run in results]), top5=_spread([run.top5 for run in results]),
         loss=_spread([run.loss for run in results]),
         difference=None, robustness={}, runs=results, diagnosis=None, recipe=dict(arm.fields),
+        control=arm.control,
     )  # fmt: skip
 
 
@@ -96,18 +48,51 @@ def _read_run(arm: PlannedArm, seed: int, runs: TrialRuns, failed: str | None) -
     run = runs.directory.run(arm, seed)
     result = run.result() or {}
     return Run(
-        seed=seed, folder=str(run.path.relative_to(runs.directory.path)), top1=result.get("top1"),
+        seed=arm.first_seed + seed, folder=str(run.path.relative_to(runs.directory.path)), top1=result.get("top1"),
         top5=result.get("top5"), loss=result.get("loss"), seconds=result.get("seconds"), failed=failed,
         epochs=run.metrics(),
     )  # fmt: skip
 
 
-def measure_differences(arms: Sequence[Arm], runs: TrialRuns) -> None:
-    """Paired differences in accuracy from the first arm."""
-    directory = runs.directory
-    correct = [[_read_correct(directory.run(arm, seed)) for seed in runs.seeds] for arm in runs.arms]
-    for arm, own in zip(arms[1:], correct[1:], strict=True):
-        arm.difference = _difference(own, correct[0], runs.settings.confidence)
+def measure_differences(arms: Sequence[Arm], runs: TrialRuns, planned: int) -> None:
+    """Fill in the paired differences from the first arm, and from the control of parameters."""
+    for arm, difference in zip(arms[1:], differences(runs, planned), strict=True):
+        arm.difference = difference
+    control = next((arm for arm in runs.arms if arm.control == "parameters"), None)
+    if control is None:
+        return
+    base, level = runs.correct(control), confidence_of(runs, planned)
+    for arm, own in zip(arms[1:], runs.arms[1:], strict=True):
+        if own.control is None:
+            arm.beyond_parameters = _difference(runs.correct(own), base, level)
+
+
+def confidence_of(runs: TrialRuns, planned: int) -> float:
+    """Confidence level of the intervals: that of the last look if the trial is sequential."""
+    level = runs.settings.confidence
+    return level if runs.settings.until is None else look_confidence(level, len(runs.seeds), planned)
+
+
+def differences(runs: TrialRuns, planned: int) -> list[Difference | None]:
+    """Paired differences of all arms from the first one, corrected for repeated looks and for the number of arms.
+
+    Args:
+        runs: The trial with the seeds that are done.
+        planned: Maximum number of seeds.
+    """
+    base, level = runs.correct(runs.arms[0]), confidence_of(runs, planned)
+    measured = [_difference(runs.correct(arm), base, level) for arm in runs.arms[1:]]
+    if runs.settings.until is not None:  # p at the overall level: that of the look divided by its share
+        part = share(len(runs.seeds), planned)
+        measured = [None if d is None or d.p is None else copy_with(d, p=min(1.0, d.p / part)) for d in measured]
+    claims = [i for i, arm in enumerate(runs.arms[1:]) if arm in runs.compared and measured[i] is not None]
+    if len(claims) > 1:
+        corrected = holm([p for i in claims if (d := measured[i]) is not None and (p := d.p) is not None])
+        for i, p in zip(claims, corrected, strict=True):
+            d = measured[i]
+            assert d is not None
+            measured[i] = copy_with(d, p_holm=p, survives=d.shown and p <= 1 - runs.settings.confidence)
+    return measured
 
 
 def diagnose_arms(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -> None:
@@ -184,22 +169,10 @@ def _spread(values: Sequence[float | None]) -> Spread:
 
 def _difference(own: Sequence[Correct | None], base: Sequence[Correct | None], confidence: float) -> Difference | None:
     """Difference over the seeds that both arms finished, on the images that all these runs scored."""
-    pairs = list(zip(own, base, strict=True))
-    complete = [(a, b) for a, b in pairs if a is not None and b is not None]
-    if not complete:
+    arrays = paired_arrays(own, base)
+    if arrays is None:
         return None
-    common = sorted(set.intersection(*(set(run) for pair in complete for run in pair)))
-    arrays = [np.array([[run[place] for place in common] for run in side]) for side in zip(*complete, strict=True)]
-    difference = paired_difference(arrays[0], arrays[1], confidence)
+    difference = paired_difference(*arrays, confidence)
     measured = iter(difference.by_seed)
-    by_seed = [None if a is None or b is None else next(measured) for a, b in pairs]
+    by_seed = [None if a is None or b is None else next(measured) for a, b in zip(own, base, strict=True)]
     return copy_with(difference, by_seed=by_seed)
-
-
-def _read_correct(run: RunDir) -> Correct | None:
-    """Which validation images the final model of a run classifies correctly."""
-    path = run.scores
-    if not path.exists():
-        return None
-    with np.load(path) as file:
-        return dict(zip(file["places"].tolist(), file["correct"].tolist(), strict=True))

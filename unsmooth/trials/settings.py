@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
 
 from unsmooth.utils.options import DataText, FilePath, option, options
+
+
+def _sweep_text(value: Any) -> Any:
+    """`{"lr": [5e-4, 1e-3]}` as `lr=0.0005,0.001`."""
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((field, values),) = value.items()
+        return f"{field}={','.join(map(str, values))}"
+    return value
+
+
+SweepText = Annotated[str, BeforeValidator(_sweep_text)]
 
 
 @options
@@ -16,8 +31,22 @@ class CompareSettings:
     out: FilePath = option("trial directory", default=Path("trial"))
     seeds: int = option("runs per arm", default=3, low=1)
     jobs: int = option("runs trained at the same time", default=1, low=1)
-    checkpoint: FilePath | None = option("weights that every arm starts from", default=None)
+    checkpoint: FilePath | None = option("trained host that every arm starts from: a file or a folder", default=None)
     pretrained: bool = option("start every arm from the library's pretrained weights", default=False)
+    sweep: SweepText = option(
+        "recipe field and values to choose from for each arm, on held-out training images: lr=5e-4,1e-3", default=""
+    )
+    until: float | None = option(
+        "difference in points that does not matter: seeds are added until each arm is better, worse or within it, at "
+        "most --seeds",
+        default=None,
+        above=0,
+    )
+    controls: Literal["none", "parameters", "seeds", "all"] = option(
+        "extra arms: the first spec with at least as many parameters as any arm, the first spec with other seeds, or "
+        "both",
+        default="none",
+    )
     val_data: DataText | None = option("validation images, if not part of the data", default=None)
     data_dir: FilePath | None = option("directory of timm dataset files", default=None)
     workers: int = option("worker processes that load images, per run", default=0, low=0)

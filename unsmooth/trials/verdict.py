@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unsmooth.results.trial import Arm, TrialVerdict
+from unsmooth.results.trial import Arm, ArmSweep, Difference, Stopping, TrialVerdict
 
 NAMED = 3  # arms without a difference that the sentence names
 
 
-def trial_verdict(arms: Sequence[Arm], seeds: int) -> TrialVerdict:
-    """One sentence for the trial, and one line per arm."""
-    first, *others = arms
+def trial_verdict(arms: Sequence[Arm], seeds: int, stopped: Stopping | None = None) -> TrialVerdict:
+    """One sentence for the trial, and one line per arm. Control arms have a line only."""
+    first, *others = (arm for arm in arms if arm.control is None)
     base = first.name
     if first.top1.mean is None:
         text = f"{base} did not finish with any seed, so there is nothing to compare with."
@@ -30,16 +30,21 @@ def trial_verdict(arms: Sequence[Arm], seeds: int) -> TrialVerdict:
     sentence = "; ".join(clause for clause in clauses if clause)
     if sentence.startswith("no difference"):  # names at the start keep their case
         sentence = f"N{sentence[1:]}"
-    lines = [_line(arm) for arm in arms]
+    comparisons = sum(arm.difference is not None and arm.difference.p_holm is not None for arm in arms)
+    lines = [_line(arm, comparisons, first) for arm in arms]
+    if stopped is not None:
+        lines.append(stopped.text)
     if seeds == 1:
         lines.append("With one seed, chance cannot be ruled out: the intervals are over images only.")
-    return TrialVerdict(f"{sentence} on this data and budget, with {seeds} seed{'s' if seeds > 1 else ''}.", lines)
+    corrected = f", corrected for {comparisons} comparisons (Holm)" if comparisons else ""
+    scope = f"on this data and budget, with {seeds} seed{'s' if seeds > 1 else ''}{corrected}"
+    return TrialVerdict(f"{sentence} {scope}.", lines)
 
 
 def _outcome(arm: Arm, first: Arm) -> str:
     if arm.difference is None or arm.failed_runs or first.failed_runs:
         return "failed"
-    if not arm.difference.shown:
+    if not arm.difference.decided:
         return "tie"
     return "better" if arm.difference.mean > 0 else "worse"
 
@@ -57,13 +62,53 @@ def _ties(names: list[str], others: int) -> str:
     return f"any of the {len(names)} arms" if len(names) == others else f"the other {len(names)} arms"
 
 
-def _line(arm: Arm) -> str:
+def _line(arm: Arm, comparisons: int, first: Arm) -> str:
     parts = [_accuracy(arm)]
     if arm.difference is not None:
-        parts[0] += f", {arm.difference.text}"
+        parts[0] += f", {arm.difference.text}{_correction(arm.difference, comparisons)}"
+    if arm.beyond_parameters is not None:
+        parts.append(f"compared with the control of parameters: {arm.beyond_parameters.text}")
+    if arm.start is not None:
+        parts.append(_start(arm, first))
+    if arm.sweep is not None:
+        parts.append(_choice(arm.sweep))
+    if arm.control is not None:
+        parts.append(_control(arm))
     if arm.failed_runs:
         parts.append(_failure(arm))
     return f"{arm.name}: {'; '.join(part for part in parts if part)}."
+
+
+def _correction(difference: Difference, comparisons: int) -> str:
+    if difference.p_holm is None or not difference.shown:
+        return ""
+    outcome = "also shown" if difference.survives else "not shown"
+    return f", {outcome} after the correction for {comparisons} comparisons (p = {difference.p_holm:.2g})"
+
+
+def _start(arm: Arm, first: Arm) -> str:
+    assert arm.start is not None
+    text = f"{100 * arm.start.top1:.1f} % before the first step"
+    if arm.start.inexact:
+        text += f", where {_and(arm.start.inexact)} changes the outputs: not the start of {first.name}"
+    return text
+
+
+def _choice(sweep: ArmSweep) -> str:
+    """The value that a sweep chose."""
+    values = ", ".join(str(run.value) for run in sweep.runs)
+    if sweep.chosen is None:
+        return f"no run of the sweep {sweep.field} = {values} finished, so the recipe's value is used"
+    edge = ", at the edge of the sweep: a value beyond may be better" if sweep.edge else ""
+    return f"{sweep.field} = {sweep.chosen} chosen from {values}{edge}"
+
+
+def _control(arm: Arm) -> str:
+    if arm.control == "parameters":
+        return "control: a wider host without the remedies"
+    if arm.difference is not None and arm.difference.shown:
+        return "negative control: equal models differ here, so do not trust differences of this size"
+    return "negative control: equal models with other seeds"
 
 
 def _accuracy(arm: Arm) -> str:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from unsmooth.data.datasets import ImageBatch, ImageDataset, sample_batch
 from unsmooth.data.images import first_valid_image
 from unsmooth.data.sampling import MIX, derive_seed, seed_everything
-from unsmooth.data.splits import Splits, limit_splits, open_splits
+from unsmooth.data.splits import Splits, hold_out, limit_splits, open_splits
 from unsmooth.data.transforms import preprocessing
 from unsmooth.diagnosis.monitor import broken_gradient, first_broken
-from unsmooth.errors import UnsmoothError, first_line, unknown
+from unsmooth.errors import UnsmoothError, first_line
 from unsmooth.hosts.inputs import run
 from unsmooth.hosts.modes import autocast, eval_mode
 from unsmooth.hosts.outputs import forward
@@ -30,14 +30,29 @@ from unsmooth.tasks.classification.losses import Distillation, cross_entropy, sp
 from unsmooth.tasks.classification.scores import SCORES, Scores, merge_scores, score
 from unsmooth.tasks.model_factory import build, build_teacher, check_patches
 from unsmooth.utils.files import write
+from unsmooth.utils.options import option, options, read_texts
+
+
+@options
+class ClassificationOptions:
+    """Options of the classification task (`--option NAME=VALUE`)."""
+
+    label = "classification"
+
+    holdout: float = option(
+        "share of the training images, by class, to validate on instead of the validation images; 0: none",
+        default=0.0,
+        low=0,
+        high=0.9,
+    )
 
 
 def open_task(request: TaskRequest) -> Classification:
     """Open the data of a classification run and check their labels."""
-    if request.options:
-        raise unknown("option", next(iter(request.options)), (), owner="classification")
+    options = read_texts(ClassificationOptions, request.options, "classification")
     splits = open_splits(request.data, request.val_data, request.data_dir)
-    return Classification(request, limit_splits(splits, request.recipe.train_images, request.recipe.val_images))
+    splits = limit_splits(splits, request.recipe.train_images, request.recipe.val_images)
+    return Classification(request, hold_out(splits, options.holdout) if options.holdout else splits)
 
 
 class Classification(Task):
