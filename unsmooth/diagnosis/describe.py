@@ -64,7 +64,8 @@ def describe_vitals(vitals: list[Vital], measured: Measurements) -> dict[str, Vi
     return {
         vital.key: VitalResult(
             vital.title, vital.formula, vital.reading, vital.help, vital.family, vital.main, vital.low, vital.high,
-            vital.sample, dict(vital.parts), series[vital.key], dict(sorted(measured.skipped[vital.key].items())),
+            measured.samples[vital.key], dict(vital.parts), series[vital.key],
+            dict(sorted(measured.skipped[vital.key].items())),
         )
         for vital in vitals
     }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from unsmooth.diagnosis.rules import DiagnosisView
 from unsmooth.diagnosis.samples import sample_maps
 from unsmooth.diagnosis.settings import DiagnoseSettings
 from unsmooth.diagnosis.verdict import reach_verdict
+from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example
 from unsmooth.results.diagnosis import Diagnosis, Reference
@@ -37,7 +39,9 @@ from unsmooth.vitals.base import Vital
 
 MAP_BYTES = 2**26  # size of one block's maps above which a batch becomes smaller
 BATCH_SIZES = (4, 16)  # range of the default batch size; CKA needs four images
-REFERENCE_IMAGES = 8
+REFERENCE_IMAGES = 4
+REFERENCE_SAMPLE = 1  # of them, whose maps and decompositions are computed
+QUICK_SAMPLE = 4  # images whose maps and decompositions a quick diagnosis computes
 SAMPLE_IMAGES = 2
 
 OnImages = Callable[[int, int | None], None]  # images done, images in total if known
@@ -89,21 +93,26 @@ def diagnose(
     settings = _settings(settings, vitals, blocks, fields)
     started = time.time()
     selected = registry.select(settings.vitals)
+    requested = settings.vitals.split(",")
     model, name = open_model(model, settings.checkpoint, settings.pretrained)
     anatomy = anatomy_of(model, example)
     block_indices = None if settings.blocks is None else select_blocks(settings.blocks, len(anatomy.blocks))
     batch_size = settings.batch_size or _batch_size(anatomy)
     source = image_batches(model, images, batch_size, settings.limit, settings.data_dir)
-    random_model = random_reference(model) if settings.reference else None
+    random_model = random_reference(model) if settings.reference and not settings.quick else None
     counter = _Counter(source.count, random_model is not None, progress)
 
     first, batches = _peek(source)
-    requested = settings.vitals.split(",")
-    measured = measure(model, anatomy, batches, selected, block_indices, settings.prefix, counter.add, requested)
+    measured = measure(
+        model, anatomy, batches, selected, block_indices, settings.prefix, counter.add, requested,
+        QUICK_SAMPLE if settings.quick else None,
+    )  # fmt: skip
     measure_model(model, anatomy, first.images, selected, block_indices, measured)
     reference = None
     if random_model is not None:
-        reference = _measure_reference(*random_model, first.images, selected, block_indices, settings.prefix, counter)
+        reference = _measure_reference(
+            *random_model, anatomy, first.images, selected, block_indices, settings.prefix, counter
+        )
 
     view = DiagnosisView(
         describe_model(model, name, anatomy), describe_vitals(selected, measured), reference, describe_broken(measured)
@@ -115,7 +124,7 @@ def diagnose(
         vitals=view.vitals,
         reference=reference,
         broken=view.broken,
-        samples=sample_maps(model, anatomy, source, first, SAMPLE_IMAGES),
+        samples=[] if settings.quick else sample_maps(model, anatomy, source, first, SAMPLE_IMAGES),
         learned=learned_parameters(model, anatomy),
         findings=findings,
         conclusion=verdict,
@@ -131,7 +140,10 @@ def _settings(
         fields["vitals"] = vitals if isinstance(vitals, str) else ",".join(vitals)
     if blocks is not None:
         fields["blocks"] = blocks
-    return merge_options(DiagnoseSettings, settings, fields, DiagnoseSettings.label)
+    settings = merge_options(DiagnoseSettings, settings, fields, DiagnoseSettings.label)
+    if settings.quick and settings.vitals not in ("default", "quick"):
+        raise UnsmoothError(f"quick selects the vitals itself (got vitals={settings.vitals}). Use one of the two.")
+    return replace(settings, vitals="quick") if settings.quick else settings
 
 
 class _Counter:
@@ -166,6 +178,7 @@ def _peek(source: ImageBatches) -> tuple[NamedImages, Iterator[NamedImages]]:
 def _measure_reference(
     model: nn.Module,
     how: str,
+    anatomy: Anatomy,
     images: Tensor,
     vitals: list[Vital],
     blocks: list[int] | None,
@@ -175,5 +188,5 @@ def _measure_reference(
     """All vitals of the random reference except bounds and those that need labels."""
     streaming = [vital for vital in vitals if vital.family not in ("theory", "function")]
     batch = NamedImages(images[:REFERENCE_IMAGES])
-    measured = measure(model, anatomy_of(model), [batch], streaming, blocks, prefix, counter.add)
+    measured = measure(model, anatomy, [batch], streaming, blocks, prefix, counter.add, most=REFERENCE_SAMPLE)
     return Reference(how, measured.images, rounded_series(measured, curves=False))
