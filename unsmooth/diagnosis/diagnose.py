@@ -18,12 +18,13 @@ from unsmooth.diagnosis.describe import (
     describe_images,
     describe_model,
     describe_vitals,
+    describe_weights,
     learned_parameters,
     rounded_series,
 )
 from unsmooth.diagnosis.measure import measure, measure_model
-from unsmooth.diagnosis.random_reference import random_reference
-from unsmooth.diagnosis.rules import DiagnosisView
+from unsmooth.diagnosis.random_reference import RandomModel, random_reference
+from unsmooth.diagnosis.rules import DiagnosisView, limits
 from unsmooth.diagnosis.samples import sample_maps
 from unsmooth.diagnosis.settings import DiagnoseSettings
 from unsmooth.diagnosis.verdict import reach_verdict
@@ -94,7 +95,9 @@ def diagnose(
     started = time.time()
     selected = registry.select(settings.vitals)
     requested = settings.vitals.split(",")
+    given = model
     model, name = open_model(model, settings.checkpoint, settings.pretrained)
+    weights = describe_weights(given, model, settings.checkpoint, settings.pretrained)
     anatomy = anatomy_of(model, example)
     block_indices = None if settings.blocks is None else select_blocks(settings.blocks, len(anatomy.blocks))
     batch_size = settings.batch_size or _batch_size(anatomy)
@@ -102,7 +105,7 @@ def diagnose(
     random_model = random_reference(model) if settings.reference and not settings.quick else None
     counter = _Counter(source.count, random_model is not None, progress)
 
-    first, batches = _peek(source)
+    first, batches = _peek(source, QUICK_SAMPLE if settings.quick else None)
     measured = measure(
         model, anatomy, batches, selected, block_indices, settings.prefix, counter.add, requested,
         QUICK_SAMPLE if settings.quick else None,
@@ -111,16 +114,16 @@ def diagnose(
     reference = None
     if random_model is not None:
         reference = _measure_reference(
-            *random_model, anatomy, first.images, selected, block_indices, settings.prefix, counter
+            random_model, anatomy, first.images, selected, block_indices, settings.prefix, counter
         )
 
-    view = DiagnosisView(
-        describe_model(model, name, anatomy), describe_vitals(selected, measured), reference, describe_broken(measured)
-    )
-    findings, verdict = reach_verdict(view, lambda remedy: bool(fit(model, remedy)))
+    about = describe_model(model, name, anatomy, weights)
+    view = DiagnosisView(about, describe_vitals(selected, measured), reference, describe_broken(measured))
+    about_images = describe_images(source, measured.images, settings.prefix)
+    findings, verdict = reach_verdict(view, lambda remedy: bool(fit(model, remedy)), about_images)
     return Diagnosis(
         model=view.model,
-        images=describe_images(source, measured.images, settings.prefix),
+        images=about_images,
         vitals=view.vitals,
         reference=reference,
         broken=view.broken,
@@ -128,6 +131,7 @@ def diagnose(
         learned=learned_parameters(model, anatomy),
         findings=findings,
         conclusion=verdict,
+        limits=limits(view),
         provenance=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
     )
 
@@ -168,16 +172,16 @@ def _batch_size(anatomy: Anatomy) -> int:
     return max(BATCH_SIZES[0], min(BATCH_SIZES[1], MAP_BYTES // largest))
 
 
-def _peek(source: ImageBatches) -> tuple[NamedImages, Iterator[NamedImages]]:
-    """The first batch, and all batches including it."""
+def _peek(source: ImageBatches, split: int | None) -> tuple[NamedImages, Iterator[NamedImages]]:
+    """The first batch, and all batches including it. It is split after the images of a quick sample."""
     batches = iter(source)
     first = next(batches)
-    return first, itertools.chain([first], batches)
+    parts = [first] if split is None else [first.part(slice(split)), first.part(slice(split, None))]
+    return first, itertools.chain([part for part in parts if len(part.images)], batches)
 
 
 def _measure_reference(
-    model: nn.Module,
-    how: str,
+    random: RandomModel,
     anatomy: Anatomy,
     images: Tensor,
     vitals: list[Vital],
@@ -188,5 +192,6 @@ def _measure_reference(
     """All vitals of the random reference except bounds and those that need labels."""
     streaming = [vital for vital in vitals if vital.family not in ("theory", "function")]
     batch = NamedImages(images[:REFERENCE_IMAGES])
-    measured = measure(model, anatomy, [batch], streaming, blocks, prefix, counter.add, most=REFERENCE_SAMPLE)
-    return Reference(how, measured.images, rounded_series(measured, curves=False))
+    measured = measure(random.model, anatomy, [batch], streaming, blocks, prefix, counter.add, most=REFERENCE_SAMPLE)
+    values = rounded_series(measured, curves=False)
+    return Reference(random.how, measured.images, values, bool(random.kept))

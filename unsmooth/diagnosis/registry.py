@@ -9,6 +9,7 @@ import unsmooth.vitals  # noqa: F401  # importing both packages registers their 
 from unsmooth.errors import unknown
 from unsmooth.vitals.base import REGISTRY, Vital
 
+QUICK = ("token_cosine", "high_frequency_ratio", "effective_rank", "attention_entropy", "branch_ratio")
 # Names that stand for several vitals.
 GROUPS: dict[str, Callable[[Vital], bool]] = {
     "default": lambda vital: vital.default,
@@ -16,7 +17,6 @@ GROUPS: dict[str, Callable[[Vital], bool]] = {
     "theory": lambda vital: vital.family == "theory" and vital.key != "jacobian_spectrum",  # which needs a block
     "all": lambda vital: True,
 }
-QUICK = ("token_cosine", "high_frequency_ratio", "effective_rank", "attention_entropy", "branch_ratio")
 
 
 def get(key: str) -> Vital:

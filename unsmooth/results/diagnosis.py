@@ -91,8 +91,33 @@ class BlockInfo:
 
 
 @record
+class Weights:
+    """Where the weights of a model come from.
+
+    `kind` is `none` (a spec without weights: random initialisation), `file`, `folder` (written by `unsmooth.save`),
+    `pretrained` (by its library, with its `tag`) or `object` (a model that was passed). `sha256` is the start of the
+    digest of the file, or of all tensors of an object.
+    """
+
+    kind: Literal["none", "file", "folder", "pretrained", "object"]
+    name: str = _if_set("")
+    tag: str = _if_set("")
+    sha256: str = _if_set("")
+
+    def __str__(self) -> str:
+        named = {
+            "none": "no weights were loaded",
+            "file": f"weights of {self.name}",
+            "folder": f"weights of {self.name}",
+            "pretrained": f"pretrained weights {self.tag or self.name}",
+            "object": "weights of the model that was passed",
+        }[self.kind]
+        return f"{named} (sha256 {self.sha256})" if self.sha256 else named
+
+
+@record
 class ModelInfo:
-    """The diagnosed model. `skipped` lists attention outside the blocks."""
+    """The diagnosed model. `skipped` lists attention outside the blocks. Older files do not have `weights`."""
 
     name: str
     class_name: Annotated[str, _stored_as("class")]
@@ -101,6 +126,7 @@ class ModelInfo:
     dtype: str
     blocks: list[BlockInfo]
     skipped: list[str]
+    weights: Weights | None = _if_set()
 
 
 @record
@@ -144,11 +170,15 @@ class VitalResult:
 
 @record
 class Reference:
-    """Vitals of the same architecture at random initialisation, and how that model was built."""
+    """Vitals of the same architecture at random initialisation, and how that model was built.
+
+    `approximate`: some parameters kept their trained values, because the host does not say how to initialise them.
+    """
 
     how: str
     images: int
     vitals: dict[str, dict[str, Series]]
+    approximate: bool = _if_set(False)
 
 
 @record
@@ -199,13 +229,39 @@ class LearnedParameter:
 
 
 @record
+class Limit:
+    """A limit of a vital, by block: values at or above it (`above`), or at or below it, count as abnormal.
+
+    `threshold` is its name in docs/verdict.md, `source` says where it comes from.
+    """
+
+    threshold: str
+    vital: str
+    part: str
+    above: bool
+    values: list[float | None]
+    meaning: str
+    source: str
+
+
+@record
 class Evidence:
-    """A measurement that supports a finding."""
+    """A measurement that supports a finding: its value in a block, the limit, and where the limit comes from.
+
+    `margin` is the distance by which the value is past the limit; it is negative if the value is within the limit.
+    Evidence without a limit only describes the finding.
+    """
 
     vital: str
     part: str
     family: str
     text: str
+    block: int | None = _if_set()
+    value: float | None = _if_set()
+    limit: float | None = _if_set()
+    margin: float | None = _if_set()
+    threshold: str = _if_set("")
+    source: str = _if_set("")
 
 
 @record
@@ -213,13 +269,14 @@ class Candidate:
     """A candidate remedy for a finding.
 
     `safe`: it leaves the outputs of a pretrained model unchanged. `fits`: it can be applied to this model. `spec` is
-    empty if the advice is to remove a remedy.
+    empty if the advice is to remove a remedy. `effect` says what it does, and when.
     """
 
     spec: str
     reason: str
     safe: bool
     fits: bool = True
+    effect: str = _if_set("")
 
 
 @record
@@ -236,15 +293,58 @@ class Finding:
     reference: str = ""
     remedies: list[Candidate] = Field(default_factory=list)
 
+    @property
+    def deciding(self) -> Evidence | None:
+        """The evidence with the first limit."""
+        return next((evidence for evidence in self.evidence if evidence.limit is not None), None)
+
+    @property
+    def value(self) -> float | None:
+        """The measurement that decided, in its worst block."""
+        return None if self.deciding is None else self.deciding.value
+
+    @property
+    def limit(self) -> float | None:
+        """Its limit."""
+        return None if self.deciding is None else self.deciding.limit
+
+    @property
+    def margin(self) -> float | None:
+        """By how much the value is past the limit."""
+        return None if self.deciding is None else self.deciding.margin
+
+    @property
+    def source(self) -> str:
+        """Where the limit comes from."""
+        return "" if self.deciding is None else self.deciding.source
+
+
+@record
+class Step:
+    """A next step: what to do, as a command line and as lines of Python."""
+
+    text: str
+    command: str = _if_set("")
+    python: str = _if_set("")
+
 
 @record
 class Verdict:
-    """The state of the model in one word and in a sentence, the affected blocks and the most likely cause."""
+    """The state of the model in one word and in a sentence, the affected blocks and the most likely cause.
+
+    `levels` and `trends` are the measurements beside their limits, apart. `caveat` says what was not measured, `steps`
+    what to do next, and `would_change` what would change the verdict.
+    """
 
     state: str
     text: str
     blocks: list[int] = Field(default_factory=list)
     why: str = _if_set("")
+    levels: str = _if_set("")
+    trends: str = _if_set("")
+    caveat: str = _if_set("")
+    steps: list[Step] = Field(default_factory=list, exclude_if=lambda value: not value)
+    would_change: list[str] = Field(default_factory=list, exclude_if=lambda value: not value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -351,7 +451,8 @@ class Diagnosis(Result):
         learned: Parameters of the applied remedies.
         provenance (Provenance): Versions, command and duration.
         findings: Observations, the most severe one first.
-        conclusion (Verdict): The verdict with its text, blocks and cause.
+        conclusion (Verdict): The verdict with its text, blocks, cause and next steps.
+        limits: Limits of the rules, for the curves they apply to.
 
     Example:
         >>> import unsmooth
@@ -380,6 +481,7 @@ class Diagnosis(Result):
     samples: list[Sample] = Field(default_factory=list)
     learned: list[LearnedParameter] = Field(default_factory=list)
     findings: list[Finding] = Field(default_factory=list)
+    limits: list[Limit] = Field(default_factory=list, exclude_if=lambda value: not value)
 
     @property
     def verdict(self) -> str:
