@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from rich.text import Text
 from typer import Argument, Context, Option
 
 from unsmooth.cli.options import DATA, DIR, takes_settings
@@ -78,8 +79,11 @@ def diagnose(
         texts = [diagnosis.to_json() for diagnosis in diagnoses]
         print(texts[0] if len(texts) == 1 else f"[{','.join(texts)}]")  # noqa: T201
     else:
-        for diagnosis in diagnoses:
-            show(as_rich(diagnosis))
+        for i, diagnosis in enumerate(diagnoses):
+            comparable = i > 0 and diagnosis.blocks == diagnoses[0].blocks
+            show(as_rich(diagnosis, diagnoses[0] if comparable else None))
+            if comparable:
+                show([Text("Compared with the first:", style="bold"), *diagnoses[0].compare(diagnosis).lines()])
     if out is not None:
         for path in _write_report(diagnoses, out, format):
             echo(f"wrote {path}")

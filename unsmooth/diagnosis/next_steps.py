@@ -115,8 +115,6 @@ def would_change(view: DiagnosisView, verdict: Verdict) -> list[str]:
             f"collapsing: a similarity of {curves.similarity_limit(last):.2f} with an effective rank of "
             f"{curves.share_limit(last):.2f} of its maximum in block {last}"
         )
-    if verdict.caveat:
-        lines.append("whether it matters: accuracy by block, which needs labels")
     return lines
 
 

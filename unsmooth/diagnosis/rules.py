@@ -276,6 +276,9 @@ class TokenCurves:
             best = max((i for i in range(b + 1) if self.share[i] is not None), key=lambda i: self.share[i] or 0.0)
             since = f", {self.share[best]:.2f} in block {best}" if best != b else ""
             text = f"{s:.2f} of its maximum in block {b}{since}"
+            r = self.rank[b]
+            if self.low(b) and s > threshold("collapsed_rank_share"):  # few tokens: the rank itself is near 1
+                return [*made, view.evidence("effective_rank", "", f"{r:.2f} in block {b}", b, "collapsed_rank")]
             name, limit = ("collapsed_rank_share", None) if self.low(b) else (fall, self.share_limit(b, fall))
             made.append(view.evidence("effective_rank", "share", text, b, name, limit))
         return made

@@ -112,8 +112,12 @@ def _trends(view: DiagnosisView) -> str:
     if falls:
         b = max(falls, key=lambda b: falls[b])
         where = f" up to block {b}" if falls[b] > 0 else ""
-        parts.append(f"effective rank falls by {falls[b]:.0%}{where} (limit: {threshold('rank_fall'):.0%})")
+        parts.append(f"effective rank falls by {_percent(falls[b])}{where} (limit: {_percent(threshold('rank_fall'))})")
     return ", ".join(parts)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _other_blocks(view: DiagnosisView, findings: dict[str, Finding]) -> str:

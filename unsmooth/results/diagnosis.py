@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field
 
 from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.results.comparison import Comparison, compare
 from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Result, record
 from unsmooth.utils.files import write
@@ -438,8 +439,9 @@ class Reading(Sequence[Any]):
 class Diagnosis(Result):
     """The vitals of one model on some images, with findings and a verdict.
 
-    `diagnosis["token_cosine"]` is a `Reading`. `print(diagnosis)` shows a table by block, the findings and the
-    verdict. `save` writes a report, `to_json` a file that `from_json` reads.
+    It is a mapping of vitals: `diagnosis["token_cosine"]` is a `Reading`, and `len`, `in`, `items` and iteration work
+    as in a dict. `compare` shows what changed since an earlier diagnosis. `print(diagnosis)` shows a table by block,
+    the findings and the verdict. `save` writes a report, `to_json` a file that `from_json` reads.
 
     Attributes:
         model: Name, size and blocks of the model.
@@ -502,9 +504,43 @@ class Diagnosis(Result):
         """Number of blocks."""
         return len(self.model.blocks)
 
+    def compare(self, after: Diagnosis) -> Comparison:
+        """Compare this diagnosis with a later one: what changed, by how much, and beyond the images' spread or not.
+
+        Args:
+            after: A diagnosis of a model with the same number of blocks.
+
+        Returns:
+            The comparison; `print` shows it.
+
+        Raises:
+            UnsmoothError: If the numbers of blocks differ.
+        """
+        return compare(self, after)
+
     def keys(self) -> list[str]:
         """Names of the vitals."""
         return list(self.vitals)
+
+    def values(self) -> list[Reading]:
+        """The vitals that have a value on some block."""
+        return [reading for _, reading in self.items()]
+
+    def items(self) -> list[tuple[str, Reading]]:
+        """Names and values of the vitals that have a value on some block."""
+        return [(key, self[key]) for key, vital in self.vitals.items() if vital.parts]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.vitals)
+
+    def __len__(self) -> int:
+        return len(self.vitals)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.vitals
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return self.keys()
 
     def __getitem__(self, key: str) -> Reading:
         if key not in self.vitals:
