@@ -35,6 +35,7 @@ from unsmooth.results.diagnosis import Diagnosis, Reference
 from unsmooth.results.provenance import Provenance, versions
 from unsmooth.surgery.plan import anatomy_of, fit, select_blocks
 from unsmooth.surgery.storage import open_model
+from unsmooth.utils.devices import choose_device
 from unsmooth.utils.options import merge_options
 from unsmooth.vitals.base import Vital
 
@@ -98,6 +99,11 @@ def diagnose(
     given = model
     model, name = open_model(model, settings.checkpoint, settings.pretrained)
     weights = describe_weights(given, model, settings.checkpoint, settings.pretrained)
+    if isinstance(given, nn.Module):
+        if settings.device:
+            raise UnsmoothError(f"a model stays on its device. Move it first: model.to({settings.device!r}).")
+    else:
+        model = model.to(choose_device(settings.device))
     anatomy = anatomy_of(model, example)
     block_indices = None if settings.blocks is None else select_blocks(settings.blocks, len(anatomy.blocks))
     batch_size = settings.batch_size or _batch_size(anatomy)

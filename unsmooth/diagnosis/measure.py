@@ -219,7 +219,7 @@ class _Pass:
                 self.measure_heads(vital, block, maps[:k] if finite[:k].all() else maps[:k][finite[:k]])
 
     def on_output(self, block: Block, x: Tensor) -> None:
-        with_prefix = x
+        with_prefix = _with_doubles(x)
         x = self.tokens(block, x)
         if self.broken is None and not _all_finite(x):
             self.broken = (block.index, "block")
@@ -252,7 +252,7 @@ class _Pass:
     # Which tokens, vitals and images.
 
     def tokens(self, block: Block, x: Tensor) -> Tensor:
-        x = as_tokens(x, block.channels)
+        x = _with_doubles(as_tokens(x, block.channels))
         return x if self.prefix else x[:, prefix_of(block, self.anatomy) :]
 
     def due(self, *inputs: str) -> Iterator[tuple[Vital, int]]:
@@ -296,6 +296,7 @@ class _Pass:
 
     def by_image(self, attention: Attention, a: Tensor) -> Tensor:
         """Maps as (B, windows, H, n, m)."""
+        a = _with_doubles(a)
         if attention.head_axis != -3 and a.ndim >= -attention.head_axis:
             a = a.movedim(attention.head_axis, -3)
         a = a if a.ndim >= 4 else a.unsqueeze(-3)
@@ -433,6 +434,11 @@ class _Pass:
         if vital.of == "blocks":
             return "there is no previous block to compare with"
         return "it is undefined here (0/0)"
+
+
+def _with_doubles(x: Tensor) -> Tensor:
+    """`x` on a device that has double precision, which vitals need: Apple's GPUs do not."""
+    return x.cpu() if x.device.type == "mps" else x
 
 
 def _finite(x: Tensor) -> Tensor:

@@ -22,4 +22,5 @@ class DiagnoseSettings:
     batch_size: int | None = option("images per batch (default: 4 to 16, by the size of the maps)", default=None, low=1)
     limit: int | None = option("maximum number of images, evenly spaced over the data", default=LIMIT, low=1)
     quick: bool = option("measure tokens, map entropy and branch ratios only", default=False)
+    device: str = option("device: cpu, cuda, cuda:N or mps (default: cuda or mps if available)", default="")
     reference: bool = option("also measure the same architecture at random initialisation", default=True)
