@@ -110,7 +110,7 @@ def _reset(model: nn.Module) -> RandomModel:
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     used = []
     for module in model.modules():
-        reset = getattr(module, "reset_parameters", None)
+        reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))  # the latter: attention
         if callable(reset):
             reset()
     if callable(init := getattr(model, "init_weights", None)) and _called(init):

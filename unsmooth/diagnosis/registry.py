@@ -22,7 +22,7 @@ GROUPS: dict[str, Callable[[Vital], bool]] = {
 def get(key: str) -> Vital:
     """The vital with this name. An unknown name raises an error that suggests the nearest one."""
     if key not in REGISTRY:
-        raise unknown("vital", key, (*REGISTRY, *GROUPS))
+        raise unknown("vital", key, (*REGISTRY, "default", "theory", "all"))
     return REGISTRY[key]
 
 
