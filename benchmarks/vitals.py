@@ -5,7 +5,10 @@ diagnoses 512. "Plain formulas" are the same vitals computed as printed in the p
 one image at a time, for every image (the library decomposes a sample); without the theory vitals. They are timed on
 a few images and compared per image. "Whole diagnosis" adds the random reference, sample maps and the verdict.
 
-    python benchmarks/vitals.py [--images 64] [--rounds 3]
+Goals, as shares of a plain forward pass over the same images: a whole diagnosis at most 2.5 for 32 images and 1.8 for
+128, a quick one at most 1.2. Shares of processor time are printed too: on a busy machine they vary less.
+
+    python benchmarks/vitals.py [--rounds 3] [--goals]
 """
 
 from __future__ import annotations
@@ -63,6 +66,10 @@ def streaming(model: Any, images: Tensor) -> None:
 
 def whole(model: Any, images: Tensor) -> None:
     diagnose(model, images, limit=None, batch_size=BATCH)
+
+
+def quick(model: Any, images: Tensor) -> None:
+    diagnose(model, images, limit=None, batch_size=BATCH, quick=True)
 
 
 # The same vitals from their formulas. Each is the direct implementation, in a few lines.
@@ -153,21 +160,50 @@ def peak(count: int) -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 
+GOALS: list[tuple[str, Callable[..., None], int, float]] = [
+    ("whole diagnosis", whole, 32, 2.5),
+    ("whole diagnosis", whole, 128, 1.8),
+    ("quick diagnosis", quick, 32, 1.2),
+]
+
+
+def goals(rounds: int) -> None:
+    """Diagnoses as shares of a forward pass, interleaved: medians over rounds of wall clock and of processor time."""
+    model = trained_like()
+    for name, run, count, goal in GOALS:
+        images = pictures(count)
+        plain(model, images[:BATCH])
+        shares: list[tuple[float, float]] = []
+        for _ in range(rounds):
+            (wall, cpu), (base_wall, base_cpu) = timed(run, model, images), timed(plain, model, images)
+            shares.append((wall / base_wall, cpu / base_cpu))
+        wall, cpu = (statistics.median(share) for share in zip(*shares, strict=True))
+        print(f"{name}, {count:3} images   {wall:.2f} forward passes, {cpu:.2f} in processor time (goal: {goal})")
+
+
+def timed(run: Callable[..., None], model: Any, images: Tensor) -> tuple[float, float]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    run(model, images)
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--images", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--goals", action="store_true", help="only the goals of a diagnosis")
     parser.add_argument("--peak", type=int)
     given = parser.parse_args()
     if given.peak:
         peak(given.peak)
         return
-    model, images = trained_like(), pictures(given.images)
+    goals(given.rounds)
+    if given.goals:
+        return
+    model, images = trained_like(), pictures(128)
     few = images[:4]
     arms: dict[str, tuple[Callable[..., None], Tensor]] = {
         "plain forward pass": (plain, images),
         "default vitals": (streaming, images),
-        "whole diagnosis": (whole, images),
         "plain formulas": (formulas, few),
     }
     plain(model, images[:BATCH])

@@ -85,7 +85,8 @@ def _vital(vital: Vital) -> str:
         "family": vital.family,
         "reads": READS.get(vital.of, vital.of),
         "kinds of attention": ", ".join(vital.accepts),
-        "images": "all" if vital.sample is None else f"at most {vital.sample}",
+        "images": ("all" if vital.sample is None else f"at most {vital.sample}")
+        + (f"; at most {vital.default_sample} unless it is requested by name" if vital.default_sample else ""),
         "measured": "by default" if vital.default else f"on request: `--vitals {vital.key}`",
     }
     return page([

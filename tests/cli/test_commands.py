@@ -19,8 +19,8 @@ OPTIONS = {
     "compare": "--confidence --controls --costs --data --data-dir --device --from --jobs --json --no-costs --out "
     "--power --pretrained --recipe --robustness --seeds --strict-data --sweep --until --val-data --vitals --workers",
     "demo": "--jobs --out",
-    "diagnose": "--batch-size --blocks --checkpoint --data-dir --format --images --json --limit --no-prefix "
-    "--no-reference --out --prefix --pretrained --reference --vitals",
+    "diagnose": "--batch-size --blocks --checkpoint --data-dir --device --format --images --json --limit --no-prefix "
+    "--no-reference --out --prefix --pretrained --quick --reference --vitals",
     "evaluate": "--amp --batch-size "
     "--checkpoint --corrupted --data --data-dir --device --fgsm --image-size --imagenet-a "
     "--imagenet-r --imagenet-v2 --json --limit --occlusion --out --real --strict-data --throughput --workers",

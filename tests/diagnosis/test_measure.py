@@ -179,7 +179,7 @@ def wanted_values(vital: Any, seen: list[Seen], name: str, prefix: bool, size: A
     """By part and block, a number for each image, from the vital's function on all of them at once."""
     front, out = HOSTS[name][1], {}
     start = 0 if prefix else front
-    few = slice(None, vital.sample)
+    few = slice(None, vital.images(requested=False))
     for i, block in enumerate(seen):
         x, before, first = (t[few, start:] for t in (block.after, block.before, seen[0].before))
         side = HOSTS[name][2][i]
@@ -197,7 +197,7 @@ def wanted_values(vital: Any, seen: list[Seen], name: str, prefix: bool, size: A
         elif vital.of == "singular":
             inner = {w: f for w, (_, f, _) in block.branches.items()}
             inner |= {f"{w}+skip": s for w, (_, _, s) in block.branches.items()}
-            sites = {"": x} | {site: t[: vital.site_sample, start:] for site, t in inner.items()}
+            sites = {"": x} | {site: t[: vital.site_images(requested=False), start:] for site, t in inner.items()}
             given = {site: (torch.linalg.svdvals(t),) for site, t in sites.items() if site in vital.sites}
         for site, tensors in given.items():
             for part, values in named(vital.measure(*tensors)).items():

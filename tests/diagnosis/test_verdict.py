@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -54,6 +53,8 @@ def test_the_last_blocks_of_the_saliency_model_are_named_and_no_other() -> None:
     assert verdict.blocks == [10, 11]
     assert "4.2 times the norm of the skip" in verdict.why
     assert "block 3" in findings[0].text
+    assert (findings[0].value, findings[0].limit) == (0.698, 0.403) and findings[0].margin == pytest.approx(0.295)
+    assert "saliency" in findings[0].source and "saliency" in verdict.caveat
 
 
 def test_a_healthy_model_needs_no_action() -> None:
@@ -66,8 +67,27 @@ def test_a_healthy_model_needs_no_action() -> None:
 def test_one_family_alone_is_no_collapse(key: tuple[str, str]) -> None:
     series = healthy()
     series[key] = [0.3] * 11 + [0.99] if key[0] == "token_cosine" else [0.5] * 11 + [0.01]
+    findings, verdict = reach_verdict(view(series))
+    assert verdict.state == "suspicious"
+    assert findings[0].key == "one_sided" and findings[0].blocks == verdict.blocks == [11]
+
+
+def test_a_trend_past_its_limit_is_said_although_the_other_one_is_not() -> None:
+    series = healthy()
+    series["token_cosine", ""] = [0.3] * 11 + [0.5]
+    findings, verdict = reach_verdict(view(series))
+    assert (findings, verdict.state) == ([], "healthy")
+    assert "No action" not in verdict.text and "similarity rises in block 11" in verdict.text
+    assert "rises by 0.20 up to block 11 (limit: 0.15)" in verdict.trends and "0.30 to 0.50" in verdict.levels
+
+
+def test_the_rise_that_used_to_vanish() -> None:
+    """A rise of 0.43 to 0.90, while rank falls by 39 %: not both limits, but far past one of them."""
+    series = healthy()
+    series["token_cosine", ""] = [0.47] * 11 + [0.90]
+    series["effective_rank", "share"] = [0.5] * 11 + [0.305]
     _, verdict = reach_verdict(view(series))
-    assert verdict.state == "healthy"
+    assert verdict.state == "suspicious" and verdict.blocks == [11]
 
 
 def test_collapse_from_the_first_block_on_needs_no_trend() -> None:
@@ -95,6 +115,7 @@ def test_what_is_not_finite_comes_first() -> None:
 
 
 MADE_UP: dict[str, dict[tuple[str, str], list[float]]] = {
+    "one_sided": {("token_cosine", ""): [0.3] * 11 + [0.95]},
     "uniform_attention": {
         ("attention_entropy", "share"): [0.5] * 11 + [0.99],
         ("query_sensitivity", ""): [0.2] * 11 + [0.001],
@@ -147,8 +168,8 @@ def test_every_rule_is_tested() -> None:
 
 def test_every_threshold_is_used_and_has_a_source() -> None:
     source = Path(rules.__file__).read_text()
-    used = set(re.findall(r'threshold\("(\w+)"\)', source))
-    assert used == set(rules.THRESHOLDS)
+    uses = source.split("def threshold(", 1)[1]
+    assert {name for name in rules.THRESHOLDS if f'"{name}"' in uses} == set(rules.THRESHOLDS)
     assert all(t.meaning and t.source for t in rules.THRESHOLDS.values())
 
 

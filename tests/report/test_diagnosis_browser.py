@@ -65,9 +65,9 @@ def test_charts_follow_their_controls(visit):
     page.uncheck("#show-spread")
     assert page.evaluate(traces.format("token_cosine")) == plain - 1
     page.uncheck("#show-random")
-    assert page.evaluate(traces.format("token_cosine")) == 1
+    assert page.evaluate(traces.format("token_cosine")) == 2  # the mean and its limit
     page.check("#show-parts")
-    assert page.evaluate(traces.format("token_cosine")) == 2
+    assert page.evaluate(traces.format("token_cosine")) == 3
     page.select_option("#curve-attention_cosine select", label="by head")
     assert page.evaluate(traces.format("attention_cosine")) == 3
     page.select_option("#curve-layer_cka select", label="matrix")

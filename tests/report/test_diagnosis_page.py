@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread, imsave
 
 from unsmooth.errors import UnsmoothError
+from unsmooth.report import charts
 from unsmooth.report import render as reports
 from unsmooth.report.formatting import paragraphs, ranges, script_json, show, unique_names
 from unsmooth.report.page import formula
@@ -129,14 +130,26 @@ def diagnosis(name: str = "vit_tiny", blocks: int = 4, **changes: Any) -> dict[s
         "made": {"unsmooth": "0.1.0", "torch": "2.7", "timm": "1.0", "command": "unsmooth diagnose x", "seconds": 1.5},
         "findings": [{
             "key": "collapse", "title": "Tokens collapse", "severity": "severe", "blocks": [2, 3], "text": "They do.",
-            "evidence": [{"vital": "token_cosine", "part": "", "family": "similarity", "text": "0.5 in block 3"}],
+            "evidence": [{
+                "vital": "token_cosine", "part": "", "family": "similarity", "text": "0.5 in block 3", "block": 3,
+                "value": 0.5, "limit": 0.4, "margin": 0.1, "threshold": "similarity_rise", "source": "some models",
+            }],
             "reference": "random start",
             "remedies": [
                 {"spec": "attn_scale", "reason": "keeps variety", "safe": True, "fits": True},
                 {"spec": "token_graying", "reason": "conditions", "safe": False, "fits": True},
             ],
         }],
-        "verdict": {"state": "collapsing", "text": "Tokens collapse in blocks 2–3.", "blocks": [2, 3], "why": "skip"},
+        "verdict": {
+            "state": "collapsing", "text": "Tokens collapse in blocks 2–3.", "blocks": [2, 3], "why": "skip",
+            "levels": "similarity 0.2 to 0.5", "trends": "it rises by 0.3", "caveat": "Tokens, not accuracy.",
+            "steps": [{"text": "Compare.", "command": "unsmooth compare x x+attn_scale", "python": "compare(…)"}],
+            "would_change": ["collapsed: 0.9"],
+        },
+        "limits": [{
+            "threshold": "similarity_rise", "vital": "token_cosine", "part": "", "above": True,
+            "values": [0.4] * blocks, "meaning": "a rise", "source": "some models",
+        }],
     } | changes  # fmt: skip
 
 
@@ -192,6 +205,30 @@ def test_a_page_says_what_the_diagnosis_says():
         "cls.0: class attention is left alone", "unsmooth diagnose x", "torch 2.7", "mean 0.5, 0.5, 0.5", "built anew",
     ):  # fmt: skip
         assert said in text.replace("\u2060", ""), said
+
+
+def test_a_page_shows_limits_and_steps():
+    text = html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", prose(page()))))
+    for said in (
+        "What decided the verdict", "limit 0.400 ( similarity_rise ), 0.100 past it; from some models",
+        "Levels: similarity 0.2 to 0.5", "Caveat: Tokens, not accuracy.", "unsmooth compare x x+attn_scale",
+        "would change to collapsed: 0.9", "Dashed lines are limits",
+    ):  # fmt: skip
+        assert said in re.sub(r"\s+", " ", text), said
+
+
+def test_curves_carry_their_limits_and_the_deciding_ones_come_first():
+    curves = charts.curves([Diagnosis.from_dict(diagnosis())])
+    assert curves[0]["key"] == "token_cosine"
+    assert [limit["values"] for limit in curves[0]["parts"][0]["limits"]] == [[0.4] * 4]
+
+
+def test_a_diagnosis_without_weights_says_so_before_anything_else():
+    plain = diagnosis()
+    plain["model"]["weights"] = {"kind": "none"}
+    said = str(Diagnosis.from_dict(plain))
+    assert said.startswith("No weights were loaded")
+    assert page(plain).index("No weights were loaded") < page(plain).index("Tokens collapse in blocks")
 
 
 @pytest.mark.parametrize("format", ["png", "svg", "pdf"])
@@ -256,7 +293,7 @@ def test_a_section_without_data_says_why():
     text = html.unescape(prose(page(bare())))
     for reason in (
         "No vital has a value for any block.", "attention_spectrum was not measured", "has no sample images.",
-        "No theory vital was measured.", "No remedy with learned parameters",
+        "Bounds are measured on request", "No remedy with learned parameters",
     ):  # fmt: skip
         assert reason in text
     d = diagnosis()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from rich.text import Text
 from typer import Argument, Context, Option
 
 from unsmooth.cli.options import DATA, DIR, takes_settings
@@ -53,11 +54,11 @@ def diagnose(
 
     Vitals are measured per block. Findings, a verdict and candidate remedies are derived from them.
     """
-    from unsmooth.diagnosis.diagnose import diagnose as run_diagnosis
     from unsmooth.report.tables import as_rich
     from unsmooth.results.diagnosis import Diagnosis
 
     _check_target(out, format)
+    _check_sources(specs, checkpoint)
     if len(checkpoint) not in (0, len(specs)):
         raise UnsmoothError(
             f"got {len(checkpoint)} checkpoints for {len(specs)} specs. Use --checkpoint once per spec, or not at all."
@@ -67,6 +68,8 @@ def diagnose(
         if spec.endswith(".json"):
             diagnoses.append(Diagnosis.from_json(spec))
             continue
+        from unsmooth.diagnosis.diagnose import diagnose as run_diagnosis  # torch is not needed to read files
+
         with progress_bar(spec) as progress:
             diagnoses.append(
                 run_diagnosis(
@@ -78,11 +81,26 @@ def diagnose(
         texts = [diagnosis.to_json() for diagnosis in diagnoses]
         print(texts[0] if len(texts) == 1 else f"[{','.join(texts)}]")  # noqa: T201
     else:
-        for diagnosis in diagnoses:
-            show(as_rich(diagnosis))
+        for i, diagnosis in enumerate(diagnoses):
+            comparable = i > 0 and diagnosis.blocks == diagnoses[0].blocks
+            show(as_rich(diagnosis, diagnoses[0] if comparable else None))
+            if comparable:
+                show([Text("Compared with the first:", style="bold"), *diagnoses[0].compare(diagnosis).lines()])
     if out is not None:
         for path in _write_report(diagnoses, out, format):
             echo(f"wrote {path}")
+
+
+def _check_sources(specs: Sequence[str], checkpoints: Sequence[Path]) -> None:
+    """Raise for mistakes that can be seen without torch, whose import takes seconds."""
+    from unsmooth.spec import parse
+
+    for path in checkpoints:
+        if not path.exists():
+            raise UnsmoothError(f"{path} does not exist. Pass a checkpoint file, or a folder written by save.")
+    for spec in specs:
+        if not spec.endswith(".json") and not Path(spec).is_dir():
+            parse(spec)
 
 
 def _check_target(folder: Path | None, format: str) -> None:

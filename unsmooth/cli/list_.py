@@ -55,6 +55,8 @@ def _vitals() -> Iterator[RenderableType]:
             facts["accepts"] = f"{', '.join(vital.accepts)} attention"
         if vital.sample is not None:
             facts["sample"] = f"at most {vital.sample} images"
+        if vital.default_sample is not None:
+            facts["default"] = f"at most {vital.default_sample} images unless it is requested by name"
         yield _facts(facts)
 
 

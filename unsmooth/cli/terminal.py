@@ -35,9 +35,11 @@ def echo(text: str) -> None:
 
 def show(pieces: Iterable[RenderableType]) -> None:
     """Print tables and text with rich markup on standard output, as wide as the terminal."""
+    from unsmooth.report.tables import Line
+
     console = Console()
     for piece in pieces:
-        console.print(piece, highlight=False)
+        console.print(piece, highlight=False, soft_wrap=isinstance(piece, Line))  # commands are copied as one line
 
 
 def file_name(model: str) -> str:

@@ -31,6 +31,10 @@ class NamedImages:
     labels: Tensor | None = None
     names: list[str] = field(default_factory=list)
 
+    def part(self, which: slice) -> NamedImages:
+        """Some of the images."""
+        return NamedImages(self.images[which], None if self.labels is None else self.labels[which], self.names[which])
+
 
 @dataclass
 class ImageBatches:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +12,7 @@ from unsmooth.data.image_batches import ImageBatches
 from unsmooth.diagnosis.measure import Measurements
 from unsmooth.diagnosis.moments import finite_or_none
 from unsmooth.hosts.anatomy import Anatomy, Block
+from unsmooth.hosts.build import PRETRAINED
 from unsmooth.hosts.token_layout import prefix_of
 from unsmooth.results.diagnosis import (
     AttentionInfo,
@@ -19,15 +23,19 @@ from unsmooth.results.diagnosis import (
     ModelInfo,
     Series,
     VitalResult,
+    Weights,
     round_values,
 )
+from unsmooth.spec import parse
 from unsmooth.surgery.record import applied, record_of
+from unsmooth.surgery.storage import WEIGHTS
 from unsmooth.vitals.base import Vital
 
+DIGEST = 12  # characters of a digest
 LISTED_VALUES = 64  # longer parameters are summarised by as many quantiles
 
 
-def describe_model(model: nn.Module, name: str, anatomy: Anatomy) -> ModelInfo:
+def describe_model(model: nn.Module, name: str, anatomy: Anatomy, weights: Weights | None = None) -> ModelInfo:
     return ModelInfo(
         name=name,
         class_name=type(model).__name__,
@@ -36,7 +44,46 @@ def describe_model(model: nn.Module, name: str, anatomy: Anatomy) -> ModelInfo:
         dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
         blocks=[_describe_block(block, anatomy) for block in anatomy.blocks],
         skipped=list(anatomy.skipped),
+        weights=weights,
     )
+
+
+def describe_weights(
+    given: nn.Module | str | Path, model: nn.Module, checkpoint: Path | None, pretrained: bool
+) -> Weights:
+    """Where the weights of `model` come from; `given` is what the caller passed."""
+    if checkpoint is not None:
+        file = checkpoint / WEIGHTS if checkpoint.is_dir() else checkpoint
+        return Weights("file", str(checkpoint), sha256=_digest_of_file(file))
+    if isinstance(given, nn.Module):
+        return Weights("object", sha256=_digest_of_tensors(model))
+    if Path(given).is_dir():
+        return Weights("folder", str(given), sha256=_digest_of_file(Path(given) / WEIGHTS))
+    host = parse(str(given)).host
+    if pretrained or (host is not None and host.options.get(PRETRAINED)):
+        name = "" if host is None else host.name
+        return Weights("pretrained", name, _tag_of(model), _digest_of_tensors(model))
+    return Weights("none")
+
+
+def _tag_of(model: nn.Module) -> str:
+    """The architecture and tag of timm's pretrained weights, such as vit_tiny_patch16_224.augreg_in21k_ft_in1k."""
+    config = getattr(model, "pretrained_cfg", None) or {}
+    parts = [config.get("architecture"), config.get("tag")]
+    return ".".join(str(part) for part in parts if part)
+
+
+def _digest_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST]
+
+
+def _digest_of_tensors(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()[:DIGEST]
 
 
 def _describe_block(block: Block, anatomy: Anatomy) -> BlockInfo:
@@ -64,7 +111,8 @@ def describe_vitals(vitals: list[Vital], measured: Measurements) -> dict[str, Vi
     return {
         vital.key: VitalResult(
             vital.title, vital.formula, vital.reading, vital.help, vital.family, vital.main, vital.low, vital.high,
-            vital.sample, dict(vital.parts), series[vital.key], dict(sorted(measured.skipped[vital.key].items())),
+            measured.samples[vital.key], dict(vital.parts), series[vital.key],
+            dict(sorted(measured.skipped[vital.key].items())),
         )
         for vital in vitals
     }  # fmt: skip

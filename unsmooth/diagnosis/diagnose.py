@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +18,32 @@ from unsmooth.diagnosis.describe import (
     describe_images,
     describe_model,
     describe_vitals,
+    describe_weights,
     learned_parameters,
     rounded_series,
 )
 from unsmooth.diagnosis.measure import measure, measure_model
-from unsmooth.diagnosis.random_reference import random_reference
-from unsmooth.diagnosis.rules import DiagnosisView
+from unsmooth.diagnosis.random_reference import RandomModel, random_reference
+from unsmooth.diagnosis.rules import DiagnosisView, limits
 from unsmooth.diagnosis.samples import sample_maps
 from unsmooth.diagnosis.settings import DiagnoseSettings
 from unsmooth.diagnosis.verdict import reach_verdict
+from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example
 from unsmooth.results.diagnosis import Diagnosis, Reference
 from unsmooth.results.provenance import Provenance, versions
 from unsmooth.surgery.plan import anatomy_of, fit, select_blocks
 from unsmooth.surgery.storage import open_model
+from unsmooth.utils.devices import choose_device
 from unsmooth.utils.options import merge_options
 from unsmooth.vitals.base import Vital
 
 MAP_BYTES = 2**26  # size of one block's maps above which a batch becomes smaller
 BATCH_SIZES = (4, 16)  # range of the default batch size; CKA needs four images
-REFERENCE_IMAGES = 8
+REFERENCE_IMAGES = 4
+REFERENCE_SAMPLE = 1  # of them, whose maps and decompositions are computed
+QUICK_SAMPLE = 4  # images whose maps and decompositions a quick diagnosis computes
 SAMPLE_IMAGES = 2
 
 OnImages = Callable[[int, int | None], None]  # images done, images in total if known
@@ -89,36 +95,49 @@ def diagnose(
     settings = _settings(settings, vitals, blocks, fields)
     started = time.time()
     selected = registry.select(settings.vitals)
+    requested = settings.vitals.split(",")
+    given = model
     model, name = open_model(model, settings.checkpoint, settings.pretrained)
+    weights = describe_weights(given, model, settings.checkpoint, settings.pretrained)
+    if isinstance(given, nn.Module):
+        if settings.device:
+            raise UnsmoothError(f"a model stays on its device. Move it first: model.to({settings.device!r}).")
+    else:
+        model = model.to(choose_device(settings.device))
     anatomy = anatomy_of(model, example)
     block_indices = None if settings.blocks is None else select_blocks(settings.blocks, len(anatomy.blocks))
     batch_size = settings.batch_size or _batch_size(anatomy)
     source = image_batches(model, images, batch_size, settings.limit, settings.data_dir)
-    random_model = random_reference(model) if settings.reference else None
+    random_model = random_reference(model) if settings.reference and not settings.quick else None
     counter = _Counter(source.count, random_model is not None, progress)
 
-    first, batches = _peek(source)
-    requested = settings.vitals.split(",")
-    measured = measure(model, anatomy, batches, selected, block_indices, settings.prefix, counter.add, requested)
+    first, batches = _peek(source, QUICK_SAMPLE if settings.quick else None)
+    measured = measure(
+        model, anatomy, batches, selected, block_indices, settings.prefix, counter.add, requested,
+        QUICK_SAMPLE if settings.quick else None,
+    )  # fmt: skip
     measure_model(model, anatomy, first.images, selected, block_indices, measured)
     reference = None
     if random_model is not None:
-        reference = _measure_reference(*random_model, first.images, selected, block_indices, settings.prefix, counter)
+        reference = _measure_reference(
+            random_model, anatomy, first.images, selected, block_indices, settings.prefix, counter
+        )
 
-    view = DiagnosisView(
-        describe_model(model, name, anatomy), describe_vitals(selected, measured), reference, describe_broken(measured)
-    )
-    findings, verdict = reach_verdict(view, lambda remedy: bool(fit(model, remedy)))
+    about = describe_model(model, name, anatomy, weights)
+    view = DiagnosisView(about, describe_vitals(selected, measured), reference, describe_broken(measured))
+    about_images = describe_images(source, measured.images, settings.prefix)
+    findings, verdict = reach_verdict(view, lambda remedy: bool(fit(model, remedy)), about_images)
     return Diagnosis(
         model=view.model,
-        images=describe_images(source, measured.images, settings.prefix),
+        images=about_images,
         vitals=view.vitals,
         reference=reference,
         broken=view.broken,
-        samples=sample_maps(model, anatomy, source, first, SAMPLE_IMAGES),
+        samples=[] if settings.quick else sample_maps(model, anatomy, source, first, SAMPLE_IMAGES),
         learned=learned_parameters(model, anatomy),
         findings=findings,
         conclusion=verdict,
+        limits=limits(view),
         provenance=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
     )
 
@@ -131,7 +150,10 @@ def _settings(
         fields["vitals"] = vitals if isinstance(vitals, str) else ",".join(vitals)
     if blocks is not None:
         fields["blocks"] = blocks
-    return merge_options(DiagnoseSettings, settings, fields, DiagnoseSettings.label)
+    settings = merge_options(DiagnoseSettings, settings, fields, DiagnoseSettings.label)
+    if settings.quick and settings.vitals not in ("default", "quick"):
+        raise UnsmoothError(f"quick selects the vitals itself (got vitals={settings.vitals}). Use one of the two.")
+    return replace(settings, vitals="quick") if settings.quick else settings
 
 
 class _Counter:
@@ -156,16 +178,17 @@ def _batch_size(anatomy: Anatomy) -> int:
     return max(BATCH_SIZES[0], min(BATCH_SIZES[1], MAP_BYTES // largest))
 
 
-def _peek(source: ImageBatches) -> tuple[NamedImages, Iterator[NamedImages]]:
-    """The first batch, and all batches including it."""
+def _peek(source: ImageBatches, split: int | None) -> tuple[NamedImages, Iterator[NamedImages]]:
+    """The first batch, and all batches including it. It is split after the images of a quick sample."""
     batches = iter(source)
     first = next(batches)
-    return first, itertools.chain([first], batches)
+    parts = [first] if split is None else [first.part(slice(split)), first.part(slice(split, None))]
+    return first, itertools.chain([part for part in parts if len(part.images)], batches)
 
 
 def _measure_reference(
-    model: nn.Module,
-    how: str,
+    random: RandomModel,
+    anatomy: Anatomy,
     images: Tensor,
     vitals: list[Vital],
     blocks: list[int] | None,
@@ -175,5 +198,6 @@ def _measure_reference(
     """All vitals of the random reference except bounds and those that need labels."""
     streaming = [vital for vital in vitals if vital.family not in ("theory", "function")]
     batch = NamedImages(images[:REFERENCE_IMAGES])
-    measured = measure(model, anatomy_of(model), [batch], streaming, blocks, prefix, counter.add)
-    return Reference(how, measured.images, rounded_series(measured, curves=False))
+    measured = measure(random.model, anatomy, [batch], streaming, blocks, prefix, counter.add, most=REFERENCE_SAMPLE)
+    values = rounded_series(measured, curves=False)
+    return Reference(random.how, measured.images, values, bool(random.kept))

@@ -22,6 +22,7 @@ from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.token_layout import as_tokens, distances, grid_of, prefix_of
 from unsmooth.results.diagnosis import Series, Spread
 from unsmooth.seam.intercept import AttentionCall
+from unsmooth.utils.threads import one_thread
 from unsmooth.vitals.base import LARGEST_SIDE, MAP_SIDE, Collector, Undefined, Values, Vital
 
 UNSUPPORTED = {
@@ -45,6 +46,7 @@ class Measurements:
     values: dict[str, dict[str, Series]] = field(default_factory=dict)
     skipped: dict[str, dict[int, str]] = field(default_factory=dict)
     broken: tuple[int, str] | None = None  # the first block with NaN or infinity, and the branch in it
+    samples: dict[str, int | None] = field(default_factory=dict)  # maximum number of images of each vital
 
 
 def measure(
@@ -56,6 +58,7 @@ def measure(
     prefix: bool = True,
     progress: Callable[[int], None] | None = None,
     requested: Iterable[str] = (),
+    most: int | None = None,
 ) -> Measurements:
     """Run batches through a model and measure vitals.
 
@@ -67,10 +70,11 @@ def measure(
         blocks: Indices of blocks to measure. Default: all.
         prefix: Include class and register tokens in token vitals.
         progress: Called with the number of images of each batch.
-        requested: Vitals that the caller named. These are measured even where they are expensive.
+        requested: Vitals that the caller named. These are measured on more images, and even where they are expensive.
+        most: Maximum number of images whose maps and decompositions are computed, for vitals that are not requested.
     """
     indices = set(range(len(anatomy.blocks)) if blocks is None else blocks)
-    pass_ = _Pass(anatomy, list(vitals), indices, prefix, set(requested))
+    pass_ = _Pass(anatomy, list(vitals), indices, prefix, set(requested), most)
     with eval_mode(model):
         for batch in batches:
             pass_.begin_batch(batch)
@@ -118,20 +122,37 @@ def singular_values(x: Tensor) -> Tensor:
     """
     x = x.double()
     gram = x @ x.mT if x.shape[-2] <= x.shape[-1] else x.mT @ x
-    return torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(-1)
+    with one_thread():
+        return torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(-1)
+
+
+def _singular_or_nan(x: Tensor) -> Tensor:
+    """Singular values of each image, NaN for one that is not finite."""
+    finite = _finite(x)
+    if finite.all():
+        return singular_values(x)
+    values = torch.full((len(x), min(x.shape[-2:])), float("nan"), dtype=torch.float64, device=x.device)
+    values[finite] = singular_values(x[finite])
+    return values
 
 
 class _Pass:
     """State of one pass: callbacks of the probe above, helpers that call vitals below."""
 
     def __init__(
-        self, anatomy: Anatomy, vitals: list[Vital], blocks: set[int], prefix: bool, requested: set[str]
+        self,
+        anatomy: Anatomy,
+        vitals: list[Vital],
+        blocks: set[int],
+        prefix: bool,
+        requested: set[str],
+        most: int | None,
     ) -> None:
         self.anatomy, self.blocks, self.prefix, self.requested = anatomy, blocks, prefix, requested
         self.by_input: dict[str, list[Vital]] = {}
         for vital in vitals:
             self.by_input.setdefault(vital.of, []).append(vital)
-        self.vitals = vitals
+        self.vitals, self.most = vitals, most
         self.collectors: list[tuple[Vital, Collector]] = [(v, v.measure()) for v in self.by_input.get("blocks", [])]
         self.moments: dict[tuple[str, str, int], Moments] = {}
         self.skipped: dict[str, dict[int, str]] = {vital.key: {} for vital in vitals}
@@ -143,7 +164,7 @@ class _Pass:
         self.batch = len(batch.images)
         self.first: Tensor | None = None
         self.before: Tensor | None = None
-        self.decomposed: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}  # in this block
+        self.decomposed: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # in this block
         self.per_head: dict[tuple[str, str, int], list[Tensor]] = {}
 
     # Callbacks of the probe.
@@ -165,10 +186,11 @@ class _Pass:
         for vital, k in self.due("branches"):
             self.measure(vital, block, branch, x[:k], f[:k])
         for vital, k in self.due("singular"):
-            k = k if vital.site_sample is None else min(k, vital.site_sample - self.images_done)
+            k = self.rest(self.limited(vital, vital.site_images(vital.key in self.requested)), k)
             for site, tokens in ((branch, f), (f"{branch}+skip", out)):
                 if site in vital.sites and k > 0:
-                    self.measure_singular(vital, block, site, tokens[:k])
+                    last = site == f"{block.residuals[-1]}+skip"  # usually the block's output, which is decomposed next
+                    self.measure_singular(vital, block, site, tokens, k, self.decompositions() if last else k)
 
     def on_attention(self, block: Block, attention: Attention, call: AttentionCall) -> None:
         if block.index not in self.blocks:
@@ -194,10 +216,10 @@ class _Pass:
             elif vital.of == "blocks":
                 self.collector(vital).map(block.index, maps[:k].mean(dim=1))  # over windows
             else:
-                self.measure_heads(vital, block, maps[:k][finite[:k]])
+                self.measure_heads(vital, block, maps[:k] if finite[:k].all() else maps[:k][finite[:k]])
 
     def on_output(self, block: Block, x: Tensor) -> None:
-        with_prefix = x
+        with_prefix = _with_doubles(x)
         x = self.tokens(block, x)
         if self.broken is None and not _all_finite(x):
             self.broken = (block.index, "block")
@@ -212,7 +234,7 @@ class _Pass:
             assert self.before is not None
             self.measure_pair(vital, block, self.before, x, k)
         for vital, k in self.due("singular"):
-            self.measure_singular(vital, block, "", x[:k])
+            self.measure_singular(vital, block, "", x, k, k)
         for vital, k in self.due("grid"):
             patches = as_tokens(with_prefix, block.channels)[:, prefix_of(block, self.anatomy) :]
             grid = grid_of(patches.shape[1], self.size)
@@ -230,7 +252,7 @@ class _Pass:
     # Which tokens, vitals and images.
 
     def tokens(self, block: Block, x: Tensor) -> Tensor:
-        x = as_tokens(x, block.channels)
+        x = _with_doubles(as_tokens(x, block.channels))
         return x if self.prefix else x[:, prefix_of(block, self.anatomy) :]
 
     def due(self, *inputs: str) -> Iterator[tuple[Vital, int]]:
@@ -242,7 +264,19 @@ class _Pass:
                     yield vital, count
 
     def images_left(self, vital: Vital) -> int:
-        return self.batch if vital.sample is None else min(self.batch, vital.sample - self.images_done)
+        return self.rest(self.sample(vital), self.batch)
+
+    def sample(self, vital: Vital) -> int | None:
+        """Maximum number of images of a vital."""
+        return self.limited(vital, vital.images(vital.key in self.requested))
+
+    def limited(self, vital: Vital, sample: int | None) -> int | None:
+        capped = self.most is not None and sample is not None and vital.key not in self.requested
+        return min(sample, self.most) if capped else sample  # type: ignore[type-var]
+
+    def rest(self, sample: int | None, k: int) -> int:
+        """How many of the next `k` images belong to a sample."""
+        return k if sample is None else min(k, sample - self.images_done)
 
     def affordable(self, vital: Vital, block: Block, attention: Attention, k: int) -> int:
         """Number of images whose maps a vital may decompose: fewer for larger maps."""
@@ -253,14 +287,16 @@ class _Pass:
             size = f"{attention.queries} × {attention.keys}"
             self.skip(vital, block, f"maps of {size} are decomposed only on request: vitals={vital.key}")
             return 0
-        assert vital.sample is not None
-        return min(k, max(1, round(vital.sample * (MAP_SIDE / side) ** 2)) - self.images_done)
+        sample = self.sample(vital)
+        assert sample is not None
+        return self.rest(max(1, round(sample * (MAP_SIDE / side) ** 2)), k)
 
     def collector(self, vital: Vital) -> Collector:
         return next(collector for known, collector in self.collectors if known is vital)
 
     def by_image(self, attention: Attention, a: Tensor) -> Tensor:
         """Maps as (B, windows, H, n, m)."""
+        a = _with_doubles(a)
         if attention.head_axis != -3 and a.ndim >= -attention.head_axis:
             a = a.movedim(attention.head_axis, -3)
         a = a if a.ndim >= 4 else a.unsqueeze(-3)
@@ -268,17 +304,20 @@ class _Pass:
 
     # Calls of vitals.
 
-    def measure_singular(self, vital: Vital, block: Block, site: str, tokens: Tensor) -> None:
+    def measure_singular(self, vital: Vital, block: Block, site: str, tokens: Tensor, k: int, ahead: int) -> None:
+        """Measure `k` images. `ahead` of them are decomposed if none are yet; no matrix is decomposed twice."""
         if site not in vital.sites:
             return
         # The last sum of a block usually is its output: the same memory, unchanged since.
-        version = 0 if tokens.is_inference() else tokens._version
-        key = (tokens.data_ptr(), version, len(tokens))
-        if key not in self.decomposed:
-            finite = _finite(tokens)
+        key = (tokens.data_ptr(), 0 if tokens.is_inference() else tokens._version)
+        if key not in self.decomposed or len(self.decomposed[key][1]) < k:
             # The tokens are kept too, so that no others take their place in memory.
-            self.decomposed[key] = tokens, singular_values(tokens[finite])
-        self.measure(vital, block, site, self.decomposed[key][1])
+            self.decomposed[key] = tokens, _singular_or_nan(tokens[: max(k, ahead)])
+        self.measure(vital, block, site, self.decomposed[key][1][:k])
+
+    def decompositions(self) -> int:
+        """Number of images of this batch whose block outputs are decomposed."""
+        return max((k for _, k in self.due("singular")), default=0)
 
     def measure_pair(self, vital: Vital, block: Block, x: Tensor, y: Tensor, k: int) -> None:
         if x.shape == y.shape:
@@ -358,7 +397,10 @@ class _Pass:
 
     def result(self) -> Measurements:
         depth = len(self.anatomy.blocks)
-        measured = Measurements(self.images_done, depth, {v.key: {} for v in self.vitals}, self.skipped, self.broken)
+        measured = Measurements(
+            self.images_done, depth, {v.key: {} for v in self.vitals}, self.skipped, self.broken,
+            {v.key: self.sample(v) for v in self.vitals},
+        )  # fmt: skip
         for (key, part, block), moments in self.moments.items():
             measured.values[key].setdefault(part, [None] * depth)[block] = moments.spread()
         for vital, collector in self.collectors:
@@ -392,6 +434,11 @@ class _Pass:
         if vital.of == "blocks":
             return "there is no previous block to compare with"
         return "it is undefined here (0/0)"
+
+
+def _with_doubles(x: Tensor) -> Tensor:
+    """`x` on a device that has double precision, which vitals need: Apple's GPUs do not."""
+    return x.cpu() if x.device.type == "mps" else x
 
 
 def _finite(x: Tensor) -> Tensor:

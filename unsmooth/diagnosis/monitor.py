@@ -16,7 +16,7 @@ from unsmooth.hosts.anatomy import Anatomy
 def follow(model: nn.Module, anatomy: Anatomy, images: Tensor, names: str) -> dict[str, list[Any]]:
     """Means of vitals by block on some images. The model is not changed."""
     vitals = [vital for vital in registry.select(names) if vital.of != "model"]
-    measured = measure(model, anatomy, [NamedImages(images)], vitals)
+    measured = measure(model, anatomy, [NamedImages(images)], vitals, requested=names.split(","))
     means: dict[str, list[Any]] = {}
     for vital in vitals:
         parts = measured.values[vital.key]

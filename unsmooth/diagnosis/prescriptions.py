@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from unsmooth import remedies
+from unsmooth.remedies.base import LossRemedy
 from unsmooth.results.diagnosis import Candidate
 from unsmooth.spec import parse_item
 
@@ -39,21 +40,28 @@ def is_safe(spec: str) -> bool:
     return remedy.exact(remedies.options_of(item))
 
 
+def effect_of(spec: str) -> str:
+    """What a remedy does, and when."""
+    if isinstance(remedies.get(parse_item(spec).name), LossRemedy):
+        return "it acts on the loss during training and changes nothing at inference"
+    if is_safe(spec):
+        return "it starts as the identity, so it does nothing until it is trained"
+    return "it changes the outputs at once, so the model must be fine-tuned before it is used"
+
+
 def prescribe(finding: str, blocks: list[int], applied: list[str], fits: Callable[[str], bool]) -> list[Candidate]:
     """Candidates for a finding on these blocks, without remedies that the model has already."""
     names = {parse_item(text).name for text in applied}
+    listed, candidates = CANDIDATES.get(finding, []), list[Candidate]()
     if finding == "token_collapse" and "no_skip" in names:
-        return [
-            Candidate("", "restore the skip: unsmooth.remove(model, 'no_skip')", safe=False),
-            *(Candidate(text, reason, is_safe(text), fits(text)) for text, reason in WITHOUT_SKIP),
-        ]
-    candidates = []
-    for text, reason in CANDIDATES.get(finding, []):
+        listed = WITHOUT_SKIP
+        candidates.append(Candidate("", "restore the skip: unsmooth.remove(model, 'no_skip')", safe=False))
+    for text, reason in listed:
         name = parse_item(text).name
         if name not in names:
             spec = text if remedies.get(name).once else _from_block(text, blocks[0])
-            candidates.append(Candidate(spec, reason, is_safe(text), fits(spec)))
-    return candidates
+            candidates.append(Candidate(spec, reason, is_safe(text), fits(spec), effect_of(text)))
+    return sorted(candidates, key=lambda candidate: not candidate.fits)
 
 
 def _from_block(spec: str, first: int) -> str:

@@ -11,17 +11,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from unsmooth.results.diagnosis import Broken, Evidence, Finding, ModelInfo, Reference, Series, Severity, VitalResult
+from unsmooth.results.diagnosis import (
+    Broken,
+    Evidence,
+    Finding,
+    Limit,
+    ModelInfo,
+    Reference,
+    Series,
+    Severity,
+    VitalResult,
+    round_values,
+)
 from unsmooth.utils.text import blocks_text
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """A number that a rule compares a vital with, what it is about, and the models it was calibrated on."""
+    """A number that a rule compares a vital with, what it is about, and the models it was calibrated on.
+
+    The limit of a single value also names its vital, its part and the side of the limit that is abnormal.
+    """
 
     value: float
     meaning: str
     source: str
+    vital: str = ""
+    part: str = ""
+    above: bool = True
 
 
 SKIPLESS = "6 to 48 blocks without the attention skip, untrained and trained on CIFAR-10 for 250 to 600 steps"
@@ -34,6 +51,7 @@ THRESHOLDS: dict[str, Threshold] = {
         0.9,
         "token similarity of collapsed tokens",
         f"{SKIPLESS}: at least 0.92 from block 1; {TRAINED}: at most 0.78; {RANDOM}: 0.71",
+        "token_cosine",
     ),
     "similarity_rise": Threshold(
         0.15,
@@ -49,30 +67,74 @@ THRESHOLDS: dict[str, Threshold] = {
         0.05,
         "effective rank of collapsed tokens, as a share of min(n, d)",
         f"{SKIPLESS}: at most 0.03 from block 1; {TRAINED}: at least 0.09; {RANDOM}: 0.20",
+        "effective_rank",
+        "share",
+        above=False,
     ),
-    "collapsed_rank": Threshold(1.5, "effective rank of collapsed tokens in any model", "parallel tokens have rank 1"),
+    "collapsed_rank": Threshold(
+        1.5,
+        "effective rank of collapsed tokens in any model",
+        "parallel tokens have rank 1",
+        "effective_rank",
+        above=False,
+    ),
     "rank_fall": Threshold(
         0.4,
         "relative fall of effective rank below its highest earlier value",
         f"{SALIENCY}: 0.25 at block 8, 0.44 at block 10; {TRAINED}: 0.16 and 0.30 (6, 12), 0.51 and 0.62 (24, 48)",
+        above=False,
     ),
-    "uniform_entropy": Threshold(0.97, "entropy of uniform attention, as a share of log m", f"{RANDOM}: 1.00"),
-    "uniform_sensitivity": Threshold(0.01, "query sensitivity of uniform attention", f"{RANDOM}: below 0.001"),
+    "far_rise": Threshold(
+        0.3,
+        "rise of token similarity that is suspicious by itself",
+        f"twice `similarity_rise`; {TRAINED}: at most 0.26",
+    ),
+    "far_fall": Threshold(
+        0.65,
+        "relative fall of effective rank that is suspicious by itself",
+        f"the largest fall of {TRAINED} is 0.62",
+        above=False,
+    ),
+    "uniform_entropy": Threshold(
+        0.97, "entropy of uniform attention, as a share of log m", f"{RANDOM}: 1.00", "attention_entropy", "share"
+    ),
+    "uniform_sensitivity": Threshold(
+        0.01, "query sensitivity of uniform attention", f"{RANDOM}: below 0.001", "query_sensitivity", above=False
+    ),
     "weak_branch": Threshold(0.5, "branch ratio below which uniform attention does little harm", f"{RANDOM}: 0.05"),
     "dominant_branch": Threshold(
-        3.0, "branch ratio at which a branch dominates the skip", f"{SALIENCY}: 0.5 to 0.9, then 4.2"
+        3.0,
+        "branch ratio at which a branch dominates the skip",
+        f"{SALIENCY}: 0.5 to 0.9, then 4.2",
+        "branch_ratio",
+        "attn",
     ),
     "low_pass": Threshold(0.9, "entropy of smoothing attention, as a share of log m", f"{SALIENCY}: at most 0.77"),
-    "idle_influence": Threshold(0.01, "block influence of an idle block", f"{RANDOM}: 0.008 to 0.014"),
+    "idle_influence": Threshold(
+        0.01, "block influence of an idle block", f"{RANDOM}: 0.008 to 0.014", "block_influence", above=False
+    ),
     "idle_branch": Threshold(0.1, "branch ratio of an idle branch", f"{RANDOM}: 0.05"),
-    "idle_cka": Threshold(0.99, "CKA of an idle block with the previous block", RANDOM),
+    "idle_cka": Threshold(0.99, "CKA of an idle block with the previous block", RANDOM, "layer_cka"),
     "similar_blocks": Threshold(0.5, "share of the other blocks with similar maps", f"{SALIENCY}: none"),
     "ill_conditioned_branch": Threshold(
-        9.0, "robust log condition number of the attention branch", f"{SALIENCY}: 7.3 to 15"
+        9.0,
+        "robust log condition number of the attention branch",
+        f"{SALIENCY}: 7.3 to 15",
+        "log_condition",
+        "attn.robust",
     ),
     "skip_reduction": Threshold(3.0, "reduction of that number by the skip", f"{SALIENCY}: 2.6 to 7.5"),
-    "low_map_rank": Threshold(0.3, "equivalent rank of maps, as a share of their size", f"{SALIENCY}: 0.09 to 0.55"),
-    "outlier_ratio": Threshold(5.0, "largest token norm over the median norm", f"{SALIENCY}: at most 2.4"),
+    "low_map_rank": Threshold(
+        0.3,
+        "equivalent rank of maps, as a share of their size",
+        f"{SALIENCY}: 0.09 to 0.55",
+        "equivalent_rank",
+        "share",
+        above=False,
+    ),
+    "outlier_ratio": Threshold(
+        5.0, "largest token norm over the median norm", f"{SALIENCY}: at most 2.4", "token_norm_outliers", "ratio"
+    ),
     "accuracy_fall": Threshold(0.1, "fall of nearest-neighbour accuracy below its best value", "not calibrated"),
 }
 
@@ -112,11 +174,24 @@ class DiagnosisView:
         means = self.means(key, part)
         return [mean for b in blocks if (mean := means[b]) is not None]
 
-    def evidence(self, key: str, part: str, text: str, block: int | None = None) -> Evidence:
-        """Evidence with the value at random initialisation, where there is one."""
+    def evidence(
+        self, key: str, part: str, text: str, block: int | None = None, name: str = "", limit: float | None = None
+    ) -> Evidence:
+        """Evidence with the value at random initialisation, where there is one.
+
+        With the `name` of a threshold, its limit is that of the threshold, or `limit` if it depends on the block.
+        """
         random = self.means_at_random(key, part)[block] if block is not None else None
         suffix = f" (random initialisation: {random:.2g})" if random is not None else ""
-        return Evidence(key, part, self.vitals[key].family, text + suffix)
+        made = Evidence(key, part, self.vitals[key].family, text + suffix, block)
+        if block is not None:
+            made.value = round_values(self.means(key, part)[block])
+        if name and made.value is not None:
+            used = THRESHOLDS[name]
+            made.limit = round_values(used.value if limit is None else limit)
+            made.margin = round_values((made.value - made.limit) * (1 if used.above else -1))
+            made.threshold, made.source = name, used.source
+        return made
 
 
 def not_finite(view: DiagnosisView) -> Finding | None:
@@ -128,50 +203,124 @@ def not_finite(view: DiagnosisView) -> Finding | None:
     return Finding("not_finite", "NaN or infinity", "severe", [block], text, [])
 
 
+@dataclass(frozen=True)
+class TokenCurves:
+    """Token similarity and effective rank by block, and their limits: by level, and by trend since the best block."""
+
+    cosine: list[float | None]
+    share: list[float | None]
+    rank: list[float | None]
+
+    @classmethod
+    def of(cls, view: DiagnosisView) -> TokenCurves:
+        return cls(view.means("token_cosine"), view.means("effective_rank", "share"), view.means("effective_rank"))
+
+    def lowest(self, b: int) -> float:
+        """The lowest similarity up to a block."""
+        return min(v for v in self.cosine[: b + 1] if v is not None)
+
+    def highest(self, b: int) -> float:
+        """The highest share of rank up to a block."""
+        return max(v for v in self.share[: b + 1] if v is not None)
+
+    def similarity_limit(self, b: int, rise: str = "similarity_rise") -> float:
+        """The similarity from which on a block counts as risen."""
+        return max(threshold("least_similarity"), self.lowest(b) + threshold(rise))
+
+    def share_limit(self, b: int, fall: str = "rank_fall") -> float:
+        """The share of rank up to which a block counts as fallen."""
+        return self.highest(b) * (1 - threshold(fall))
+
+    def high(self, b: int) -> bool:
+        """Similarity is that of collapsed tokens."""
+        c = self.cosine[b]
+        return c is not None and c >= threshold("collapsed_similarity")
+
+    def low(self, b: int) -> bool:
+        """Effective rank is that of collapsed tokens."""
+        s, r = self.share[b], self.rank[b]
+        by_share = s is not None and s <= threshold("collapsed_rank_share")
+        return by_share or (r is not None and r <= threshold("collapsed_rank"))
+
+    def risen(self, b: int, rise: str = "similarity_rise") -> bool:
+        c = self.cosine[b]
+        return c is not None and c >= self.similarity_limit(b, rise)
+
+    def fallen(self, b: int, fall: str = "rank_fall") -> bool:
+        s = self.share[b]
+        return s is not None and s <= self.share_limit(b, fall)
+
+    def collapsed(self, b: int) -> bool:
+        return self.high(b) and self.low(b)
+
+    def collapsing(self, b: int) -> bool:
+        return (self.high(b) or self.risen(b)) and (self.low(b) or self.fallen(b))
+
+    def one_sided(self, b: int) -> bool:
+        """One of the two is far past its limit."""
+        far = self.high(b) or self.low(b) or self.risen(b, "far_rise") or self.fallen(b, "far_fall")
+        return far and not self.collapsing(b)
+
+    def evidence(
+        self, view: DiagnosisView, b: int, rise: str = "similarity_rise", fall: str = "rank_fall"
+    ) -> list[Evidence]:
+        """Similarity and rank of a block, each with its limit by level if it is past that, by trend otherwise."""
+        c, s = self.cosine[b], self.share[b]
+        made = []
+        if c is not None:
+            best = min((i for i in range(b + 1) if self.cosine[i] is not None), key=lambda i: self.cosine[i] or 0.0)
+            since = f", {self.cosine[best]:.2f} in block {best}" if best != b else ""
+            name, limit = ("collapsed_similarity", None) if self.high(b) else (rise, self.similarity_limit(b, rise))
+            made.append(view.evidence("token_cosine", "", f"{c:.2f} in block {b}{since}", b, name, limit))
+        if s is not None:
+            best = max((i for i in range(b + 1) if self.share[i] is not None), key=lambda i: self.share[i] or 0.0)
+            since = f", {self.share[best]:.2f} in block {best}" if best != b else ""
+            text = f"{s:.2f} of its maximum in block {b}{since}"
+            r = self.rank[b]
+            if self.low(b) and s > threshold("collapsed_rank_share"):  # few tokens: the rank itself is near 1
+                return [*made, view.evidence("effective_rank", "", f"{r:.2f} in block {b}", b, "collapsed_rank")]
+            name, limit = ("collapsed_rank_share", None) if self.low(b) else (fall, self.share_limit(b, fall))
+            made.append(view.evidence("effective_rank", "share", text, b, name, limit))
+        return made
+
+
 def token_collapse(view: DiagnosisView) -> Finding | None:
     """Token similarity and effective rank agree, by level (collapsed) or by trend since the best block (collapsing)."""
-    cosine, share, rank = (
-        view.means("token_cosine"), view.means("effective_rank", "share"), view.means("effective_rank"),
-    )  # fmt: skip
-    by_level: list[int] = []
-    by_trend: list[int] = []
-    for b in range(view.depth):
-        c, s, r = cosine[b], share[b], rank[b]
-        if c is None or s is None or r is None:
-            continue
-        lowest = min(v for v in cosine[: b + 1] if v is not None)
-        highest = max(v for v in share[: b + 1] if v is not None)
-        similar = c >= max(threshold("least_similarity"), lowest + threshold("similarity_rise"))
-        if c >= threshold("collapsed_similarity") and (
-            s <= threshold("collapsed_rank_share") or r <= threshold("collapsed_rank")
-        ):
-            by_level.append(b)
-        elif similar and s <= highest * (1 - threshold("rank_fall")):
-            by_trend.append(b)
-    blocks = sorted(by_level + by_trend)
+    curves = TokenCurves.of(view)
+    blocks = [b for b in range(view.depth) if curves.collapsing(b)]
     if not blocks:
         return None
-    worst = max(blocks, key=lambda b: cosine[b] or 0.0)
-    earlier = [b for b in range(worst + 1) if cosine[b] is not None]
-    best, richest = min(earlier, key=lambda b: cosine[b] or 0.0), max(earlier, key=lambda b: share[b] or 0.0)
-
-    def compared(block: int, value: float | None) -> str:
-        return f", {value:.2f} in block {block}" if block != worst else ""
-
-    evidence = [
-        view.evidence("token_cosine", "", f"{cosine[worst]:.2f} in block {worst}{compared(best, cosine[best])}", worst),
-        view.evidence("effective_rank", "share", f"{share[worst]:.2f} of its maximum in block {worst}"
-                      f"{compared(richest, share[richest])}", worst),
-        *_function_lost(view, worst),
-    ]  # fmt: skip
+    cosine, by_level = curves.cosine, [b for b in blocks if curves.collapsed(b)]
+    worst = max(by_level or blocks, key=lambda b: cosine[b] or 0.0)
+    best = min((b for b in range(worst + 1) if cosine[b] is not None), key=lambda b: cosine[b] or 0.0)
+    rank = "" if curves.rank[worst] is None else f" and their effective rank {curves.rank[worst]:.1f}"
     text = (
         f"The tokens of {blocks_text(blocks)} {'are nearly parallel' if by_level else 'become more similar'}: their "
-        f"similarity is {cosine[worst]:.2f} and their effective rank {rank[worst]:.1f} in block {worst}. "
-        f"{_trend(cosine, best, worst)}"
+        f"similarity is {cosine[worst]:.2f}{rank} in block {worst}. {_trend(cosine, best, worst)}"
     )
     title = "Tokens have collapsed" if by_level else "Tokens are collapsing"
     severity: Severity = "severe" if by_level else "warning"
+    evidence = [*curves.evidence(view, worst), *_function_lost(view, worst)]
     return Finding("token_collapse", title, severity, blocks, text, evidence, why=cause(view, blocks))
+
+
+def one_sided(view: DiagnosisView) -> Finding | None:
+    """Token similarity or effective rank alone is far past its limit, by level or by trend; the other is not."""
+    curves = TokenCurves.of(view)
+    blocks = [b for b in range(view.depth) if curves.one_sided(b)]
+    if not blocks:
+        return None
+
+    def similar(b: int) -> bool:
+        return curves.high(b) or curves.risen(b, "far_rise")
+
+    worst = max(blocks, key=lambda b: (similar(b), curves.cosine[b] or 0.0))
+    far, other = ("similarity", "effective rank") if similar(worst) else ("effective rank", "similarity")
+    evidence = curves.evidence(view, worst, "far_rise", "far_fall")
+    evidence.sort(key=lambda e: (e.margin or 0) < 0)  # what is past its limit first
+    second = f"{other} is not" if len(evidence) > 1 else f"{other} was not measured"
+    text = f"The {far} of the tokens of {blocks_text(blocks)} is far past its limit, but {second}."
+    return Finding("one_sided", f"Only {far} is abnormal", "warning", blocks, text, evidence)
 
 
 def _trend(cosine: list[float | None], best: int, worst: int) -> str:
@@ -221,8 +370,10 @@ def uniform_attention(view: DiagnosisView) -> Finding | None:
         return None
     b = blocks[-1]
     evidence = [
-        view.evidence("attention_entropy", "share", f"{entropy[b]:.3f} of its maximum in block {b}", b),
-        view.evidence("query_sensitivity", "", f"{sensitivity[b]:.4f} in block {b}", b),
+        view.evidence(
+            "attention_entropy", "share", f"{entropy[b]:.3f} of its maximum in block {b}", b, "uniform_entropy"
+        ),
+        view.evidence("query_sensitivity", "", f"{sensitivity[b]:.4f} in block {b}", b, "uniform_sensitivity"),
         view.evidence("branch_ratio", "attn", f"{ratio[b]:.2f} times the norm of the skip in block {b}", b),
     ]
     if influence[b] is not None:
@@ -253,8 +404,8 @@ def idle_blocks(view: DiagnosisView) -> Finding | None:
         return None
     b = blocks[-1]
     evidence = [
-        view.evidence("block_influence", "", f"{influence[b]:.4f} in block {b}", b),
-        view.evidence("layer_cka", "", f"{cka[b]:.3f} with the previous block", b),
+        view.evidence("block_influence", "", f"{influence[b]:.4f} in block {b}", b, "idle_influence"),
+        view.evidence("layer_cka", "", f"{cka[b]:.3f} with the previous block", b, "idle_cka"),
     ]
     text = f"The tokens hardly change in {blocks_text(blocks)}. These blocks could be removed."
     return Finding("idle_blocks", "Idle blocks", "note", blocks, text, evidence)
@@ -277,7 +428,12 @@ def similar_maps(view: DiagnosisView) -> Finding | None:
     b = max(blocks, key=lambda b: similar[b] or 0)
     evidence = [
         view.evidence(
-            "similar_blocks", "", f"block {b} has maps similar to {similar[b]:.0f} of {view.depth - 1} others", b
+            "similar_blocks",
+            "",
+            f"block {b} has maps similar to {similar[b]:.0f} of {view.depth - 1} others",
+            b,
+            "similar_blocks",
+            max(1.0, threshold("similar_blocks") * (view.depth - 1)),
         ),
         view.evidence("layer_cka", "", f"{cka[b]:.3f} with the previous block", b),
     ]
@@ -304,9 +460,13 @@ def ill_conditioned(view: DiagnosisView) -> Finding | None:
     b = max(blocks, key=lambda b: branch[b] or 0)
     evidence = [
         view.evidence(
-            "log_condition", "attn.robust", f"{branch[b]:.1f} in block {b}, {summed[b]:.1f} with the skip", b
+            "log_condition",
+            "attn.robust",
+            f"{branch[b]:.1f} in block {b}, {summed[b]:.1f} with the skip",
+            b,
+            "ill_conditioned_branch",
         ),
-        view.evidence("equivalent_rank", "share", f"{rank[b]:.2f} of full rank in block {b}", b),
+        view.evidence("equivalent_rank", "share", f"{rank[b]:.2f} of full rank in block {b}", b, "low_map_rank"),
     ]
     text = f"The output of attention in {blocks_text(blocks)} is ill-conditioned. The sum with the skip is not."
     return Finding("ill_conditioned", "Attention is ill-conditioned", "note", blocks, text, evidence)
@@ -329,7 +489,9 @@ def outlier_tokens(view: DiagnosisView) -> Finding | None:
         return None
     b = max(blocks, key=lambda b: ratio[b] or 0)
     evidence = [
-        view.evidence("token_norm_outliers", "ratio", f"{ratio[b]:.1f} times the median norm in block {b}", b),
+        view.evidence(
+            "token_norm_outliers", "ratio", f"{ratio[b]:.1f} times the median norm in block {b}", b, "outlier_ratio"
+        ),
         view.evidence("attention_cosine", "", f"{maps[b]:.2f} in block {b}", b),
     ]
     text = (
@@ -340,5 +502,32 @@ def outlier_tokens(view: DiagnosisView) -> Finding | None:
 
 
 RULES: tuple[Callable[[DiagnosisView], Finding | None], ...] = (
-    not_finite, token_collapse, uniform_attention, similar_maps, idle_blocks, ill_conditioned, outlier_tokens,
+    not_finite, token_collapse, one_sided, uniform_attention, similar_maps, idle_blocks, ill_conditioned,
+    outlier_tokens,
 )  # fmt: skip
+
+
+def limits(view: DiagnosisView) -> list[Limit]:
+    """The limits of the vitals that were measured, for their curves."""
+    made = [
+        Limit(name, t.vital, t.part, t.above, [t.value] * view.depth, t.meaning, t.source)
+        for name, t in THRESHOLDS.items()
+        if t.vital and any(value is not None for value in view.means(t.vital, t.part))
+    ]
+    curves, blocks = TokenCurves.of(view), range(view.depth)
+    rise, fall = THRESHOLDS["similarity_rise"], THRESHOLDS["rank_fall"]
+    if any(value is not None for value in curves.cosine):
+        values = [None if curves.cosine[b] is None else round_values(curves.similarity_limit(b)) for b in blocks]
+        made.append(Limit("similarity_rise", "token_cosine", "", True, values, rise.meaning, rise.source))
+    if any(value is not None for value in curves.share):
+        shares = [None if curves.share[b] is None else curves.share_limit(b) for b in blocks]
+        made.append(
+            Limit("rank_fall", "effective_rank", "share", False, round_values(shares), fall.meaning, fall.source)
+        )
+        ranks = [  # the same limit on the scale of the rank itself
+            None if (s := shares[b]) is None or not (own := curves.share[b]) or (r := curves.rank[b]) is None
+            else s * r / own
+            for b in blocks
+        ]  # fmt: skip
+        made.append(Limit("rank_fall", "effective_rank", "", False, round_values(ranks), fall.meaning, fall.source))
+    return made

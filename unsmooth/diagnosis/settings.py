@@ -13,7 +13,7 @@ class DiagnoseSettings:
 
     label = "diagnose"
 
-    vitals: str = option("vitals to measure, comma-separated, or default or all", default="default")
+    vitals: str = option("vitals to measure, comma-separated, or default, quick, theory or all", default="default")
     blocks: str | None = option("blocks to measure, such as 6:, 0,3 or -1 (default: all)", default=None)
     checkpoint: FilePath | None = option("weights to load into the model", default=None)
     pretrained: bool = option("load the library's pretrained weights", default=False)
@@ -21,4 +21,6 @@ class DiagnoseSettings:
     prefix: bool = option("include class and register tokens in token vitals", default=True)
     batch_size: int | None = option("images per batch (default: 4 to 16, by the size of the maps)", default=None, low=1)
     limit: int | None = option("maximum number of images, evenly spaced over the data", default=LIMIT, low=1)
+    quick: bool = option("measure tokens, map entropy and branch ratios only", default=False)
+    device: str = option("device: cpu, cuda, cuda:N or mps (default: cuda or mps if available)", default="")
     reference: bool = option("also measure the same architecture at random initialisation", default=True)

@@ -10,8 +10,10 @@ from unsmooth.report.values import (
     Diagnoses,
     bound_pairs,
     column,
+    deciding_vitals,
     has_numbers,
     kind,
+    limits_of,
     marked_blocks,
     merged,
     parts_of,
@@ -38,6 +40,8 @@ def curves(diagnoses: Diagnoses) -> list[Payload]:
                 "key": key, "title": vital.title, "low": number(vital.low), "high": number(vital.high),
                 "family": vital.family, "parts": shown, "marks": [marked_blocks(d, key) for d in diagnoses],
             })  # fmt: skip
+    decided = deciding_vitals(diagnoses)
+    payloads.sort(key=lambda payload: decided.index(payload["key"]) if payload["key"] in decided else len(decided))
     return payloads
 
 
@@ -48,7 +52,12 @@ def _part(diagnoses: Diagnoses, key: str, part: str, series: list[Series | None]
         "part": part, "label": part_label(part), "kind": part_kind, "meaning": part_meaning(part, vital.meaning),
     }  # fmt: skip
     if part_kind == "line":
-        return payload | {"by": [_line(d, key, part, s) for d, s in zip(diagnoses, series, strict=True)]}
+        limits = [
+            {"values": limit.values, "name": f"limit: {limit.meaning}", "above": limit.above}
+            for limit in limits_of(diagnoses, key, part)
+        ]
+        by = [_line(d, key, part, s) for d, s in zip(diagnoses, series, strict=True)]
+        return payload | {"by": by, "limits": limits}
     if part_kind in ("heads", "matrix"):
         return payload | {"by": [None if s is None else [_row(spread) for spread in s] for s in series]}
     return None

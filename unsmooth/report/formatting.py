@@ -12,6 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 FAMILIES = {
+    "decided": "What decided the verdict",
     "similarity": "Token similarity",
     "rank": "Token rank",
     "attention": "Attention maps",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unsmooth.report.formatting import part_label
-from unsmooth.report.values import Diagnoses, column, main_part, marked_blocks, merged, vital_of
+from unsmooth.report.values import Diagnoses, column, deciding_vitals, main_part, marked_blocks, merged, vital_of
 
 if TYPE_CHECKING:
     from unsmooth.results.diagnosis import Diagnosis, VitalResult
@@ -59,7 +59,8 @@ def heatmap(diagnoses: Diagnoses) -> list[Row]:
         cells = [ModelCells(i, _cells(d, key, part, low, high)) for i, d, part in shown_parts]
         part = shown_parts[0][2]
         rows.append(Row(key, vital.title, vital.family, part_label(part) if part else "", low, high, cells))
-    return rows
+    decided = deciding_vitals(diagnoses)
+    return sorted(rows, key=lambda row: decided.index(row.key) if row.key in decided else len(decided))
 
 
 def _cells(diagnosis: Diagnosis, key: str, part: str, low: float, high: float) -> list[Cell]:

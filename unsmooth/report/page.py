@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from unsmooth.report import charts, formatting
 from unsmooth.report.charts import Payload
 from unsmooth.report.heatmap import heatmap
-from unsmooth.report.values import depth_of, merged
+from unsmooth.report.values import deciding_vitals, depth_of, merged
 
 if TYPE_CHECKING:
     from unsmooth.results.diagnosis import Diagnosis, Finding
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FILES = ("report.css", "core.js", "heatmap.js", "curves.js", "grids.js", "maps.js")
 SEVERITIES = {"severe": 0, "warning": 1, "note": 2}
 T = TypeVar("T")
+DECIDING = 2  # curves that lead the page
 STATES = ("healthy", "untrained", "collapsing", "collapsed", "suspicious", "broken", "unknown")
 
 
@@ -41,7 +42,7 @@ def page(diagnoses: Sequence[Diagnosis]) -> str:
         several=len(models) > 1,
         depth=depth_of(diagnoses),
         heatmap=heatmap(diagnoses),
-        families=by_family(data["curves"]),
+        families=deciding_first(data["curves"], deciding_vitals(diagnoses)),
         data=data,
         samples=samples,
         definitions=merged(diagnoses),
@@ -58,6 +59,14 @@ def by_family(curves: list[Payload]) -> dict[str, list[Payload]]:
     families = dict.fromkeys((*formatting.FAMILIES, *(c["family"] for c in curves)))
     rows = {family: [c for c in curves if c["family"] == family] for family in families}
     return {family: own for family, own in rows.items() if own}
+
+
+def deciding_first(curves: list[Payload], decided: list[str]) -> dict[str, list[Payload]]:
+    """Curves by family. Those that decided the verdict come first, under a heading of their own."""
+    first = [curve for curve in curves if curve["key"] in decided[:DECIDING]]
+    for curve in first:
+        curve["family"] = "decided"
+    return ({"decided": first} if first else {}) | by_family([curve for curve in curves if curve not in first])
 
 
 @cache
@@ -203,7 +212,8 @@ def _why_empty(diagnoses: Sequence[Diagnosis]) -> dict[str, str]:
         else f"No block has a spectrum: {no_spectrum}.",
         "maps": "No block has patches on a grid." if any(diagnosis.samples for diagnosis in diagnoses)
         else "The diagnosis has no sample images.",
-        "bounds": f"No bound has a value: {no_bound}." if theory else "No theory vital was measured.",
+        "bounds": f"No bound has a value: {no_bound}." if theory
+        else "Bounds are measured on request: vitals=default,theory.",
         "learned": "No remedy with learned parameters is applied to "
         + ("the model." if len(diagnoses) == 1 else "any of the models."),
     }  # fmt: skip

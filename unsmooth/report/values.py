@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from unsmooth.report.formatting import number
 
 if TYPE_CHECKING:
-    from unsmooth.results.diagnosis import Diagnosis, Series, VitalResult
+    from unsmooth.results.diagnosis import Diagnosis, Limit, Series, VitalResult
 
 Diagnoses = Sequence["Diagnosis | None"]
 
@@ -100,6 +100,22 @@ def bound_pairs(parts: Iterable[str]) -> list[tuple[str | None, str]]:
             pairs.append((name, measured))
     paired = {name for pair in pairs for name in pair}
     return pairs + [(None, name) for name in names if name not in paired]
+
+
+def deciding_vitals(diagnoses: Diagnoses) -> list[str]:
+    """Vitals with a limit in the evidence of findings, those of the most severe findings first."""
+    findings = [finding for diagnosis in diagnoses if diagnosis is not None for finding in diagnosis.findings]
+    findings.sort(key=lambda finding: ("severe", "warning", "note").index(finding.severity))
+    return list(dict.fromkeys(e.vital for finding in findings for e in finding.evidence if e.limit is not None))
+
+
+def limits_of(diagnoses: Diagnoses, key: str, part: str) -> list[Limit]:
+    """Limits of a part of a vital: those of the first diagnosis that has them."""
+    for diagnosis in diagnoses:
+        found = [] if diagnosis is None else [x for x in diagnosis.limits if (x.vital, x.part) == (key, part)]
+        if found:
+            return found
+    return []
 
 
 def marked_blocks(diagnosis: Diagnosis | None, key: str) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field
 
 from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.results.comparison import Comparison, compare
 from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Result, record
 from unsmooth.utils.files import write
@@ -91,8 +92,33 @@ class BlockInfo:
 
 
 @record
+class Weights:
+    """Where the weights of a model come from.
+
+    `kind` is `none` (a spec without weights: random initialisation), `file`, `folder` (written by `unsmooth.save`),
+    `pretrained` (by its library, with its `tag`) or `object` (a model that was passed). `sha256` is the start of the
+    digest of the file, or of all tensors of an object.
+    """
+
+    kind: Literal["none", "file", "folder", "pretrained", "object"]
+    name: str = _if_set("")
+    tag: str = _if_set("")
+    sha256: str = _if_set("")
+
+    def __str__(self) -> str:
+        named = {
+            "none": "no weights were loaded",
+            "file": f"weights of {self.name}",
+            "folder": f"weights of {self.name}",
+            "pretrained": f"pretrained weights {self.tag or self.name}",
+            "object": "weights of the model that was passed",
+        }[self.kind]
+        return f"{named} (sha256 {self.sha256})" if self.sha256 else named
+
+
+@record
 class ModelInfo:
-    """The diagnosed model. `skipped` lists attention outside the blocks."""
+    """The diagnosed model. `skipped` lists attention outside the blocks. Older files do not have `weights`."""
 
     name: str
     class_name: Annotated[str, _stored_as("class")]
@@ -101,6 +127,7 @@ class ModelInfo:
     dtype: str
     blocks: list[BlockInfo]
     skipped: list[str]
+    weights: Weights | None = _if_set()
 
 
 @record
@@ -144,11 +171,15 @@ class VitalResult:
 
 @record
 class Reference:
-    """Vitals of the same architecture at random initialisation, and how that model was built."""
+    """Vitals of the same architecture at random initialisation, and how that model was built.
+
+    `approximate`: some parameters kept their trained values, because the host does not say how to initialise them.
+    """
 
     how: str
     images: int
     vitals: dict[str, dict[str, Series]]
+    approximate: bool = _if_set(False)
 
 
 @record
@@ -199,13 +230,39 @@ class LearnedParameter:
 
 
 @record
+class Limit:
+    """A limit of a vital, by block: values at or above it (`above`), or at or below it, count as abnormal.
+
+    `threshold` is its name in docs/verdict.md, `source` says where it comes from.
+    """
+
+    threshold: str
+    vital: str
+    part: str
+    above: bool
+    values: list[float | None]
+    meaning: str
+    source: str
+
+
+@record
 class Evidence:
-    """A measurement that supports a finding."""
+    """A measurement that supports a finding: its value in a block, the limit, and where the limit comes from.
+
+    `margin` is the distance by which the value is past the limit; it is negative if the value is within the limit.
+    Evidence without a limit only describes the finding.
+    """
 
     vital: str
     part: str
     family: str
     text: str
+    block: int | None = _if_set()
+    value: float | None = _if_set()
+    limit: float | None = _if_set()
+    margin: float | None = _if_set()
+    threshold: str = _if_set("")
+    source: str = _if_set("")
 
 
 @record
@@ -213,13 +270,14 @@ class Candidate:
     """A candidate remedy for a finding.
 
     `safe`: it leaves the outputs of a pretrained model unchanged. `fits`: it can be applied to this model. `spec` is
-    empty if the advice is to remove a remedy.
+    empty if the advice is to remove a remedy. `effect` says what it does, and when.
     """
 
     spec: str
     reason: str
     safe: bool
     fits: bool = True
+    effect: str = _if_set("")
 
 
 @record
@@ -236,15 +294,58 @@ class Finding:
     reference: str = ""
     remedies: list[Candidate] = Field(default_factory=list)
 
+    @property
+    def deciding(self) -> Evidence | None:
+        """The evidence with the first limit."""
+        return next((evidence for evidence in self.evidence if evidence.limit is not None), None)
+
+    @property
+    def value(self) -> float | None:
+        """The measurement that decided, in its worst block."""
+        return None if self.deciding is None else self.deciding.value
+
+    @property
+    def limit(self) -> float | None:
+        """Its limit."""
+        return None if self.deciding is None else self.deciding.limit
+
+    @property
+    def margin(self) -> float | None:
+        """By how much the value is past the limit."""
+        return None if self.deciding is None else self.deciding.margin
+
+    @property
+    def source(self) -> str:
+        """Where the limit comes from."""
+        return "" if self.deciding is None else self.deciding.source
+
+
+@record
+class Step:
+    """A next step: what to do, as a command line and as lines of Python."""
+
+    text: str
+    command: str = _if_set("")
+    python: str = _if_set("")
+
 
 @record
 class Verdict:
-    """The state of the model in one word and in a sentence, the affected blocks and the most likely cause."""
+    """The state of the model in one word and in a sentence, the affected blocks and the most likely cause.
+
+    `levels` and `trends` are the measurements beside their limits, apart. `caveat` says what was not measured, `steps`
+    what to do next, and `would_change` what would change the verdict.
+    """
 
     state: str
     text: str
     blocks: list[int] = Field(default_factory=list)
     why: str = _if_set("")
+    levels: str = _if_set("")
+    trends: str = _if_set("")
+    caveat: str = _if_set("")
+    steps: list[Step] = Field(default_factory=list, exclude_if=lambda value: not value)
+    would_change: list[str] = Field(default_factory=list, exclude_if=lambda value: not value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -338,8 +439,9 @@ class Reading(Sequence[Any]):
 class Diagnosis(Result):
     """The vitals of one model on some images, with findings and a verdict.
 
-    `diagnosis["token_cosine"]` is a `Reading`. `print(diagnosis)` shows a table by block, the findings and the
-    verdict. `save` writes a report, `to_json` a file that `from_json` reads.
+    It is a mapping of vitals: `diagnosis["token_cosine"]` is a `Reading`, and `len`, `in`, `items` and iteration work
+    as in a dict. `compare` shows what changed since an earlier diagnosis. `print(diagnosis)` shows a table by block,
+    the findings and the verdict. `save` writes a report, `to_json` a file that `from_json` reads.
 
     Attributes:
         model: Name, size and blocks of the model.
@@ -351,7 +453,8 @@ class Diagnosis(Result):
         learned: Parameters of the applied remedies.
         provenance (Provenance): Versions, command and duration.
         findings: Observations, the most severe one first.
-        conclusion (Verdict): The verdict with its text, blocks and cause.
+        conclusion (Verdict): The verdict with its text, blocks, cause and next steps.
+        limits: Limits of the rules, for the curves they apply to.
 
     Example:
         >>> import unsmooth
@@ -380,6 +483,7 @@ class Diagnosis(Result):
     samples: list[Sample] = Field(default_factory=list)
     learned: list[LearnedParameter] = Field(default_factory=list)
     findings: list[Finding] = Field(default_factory=list)
+    limits: list[Limit] = Field(default_factory=list, exclude_if=lambda value: not value)
 
     @property
     def verdict(self) -> str:
@@ -400,9 +504,43 @@ class Diagnosis(Result):
         """Number of blocks."""
         return len(self.model.blocks)
 
+    def compare(self, after: Diagnosis) -> Comparison:
+        """Compare this diagnosis with a later one: what changed, by how much, and beyond the images' spread or not.
+
+        Args:
+            after: A diagnosis of a model with the same number of blocks.
+
+        Returns:
+            The comparison; `print` shows it.
+
+        Raises:
+            UnsmoothError: If the numbers of blocks differ.
+        """
+        return compare(self, after)
+
     def keys(self) -> list[str]:
         """Names of the vitals."""
         return list(self.vitals)
+
+    def values(self) -> list[Reading]:
+        """The vitals that have a value on some block."""
+        return [reading for _, reading in self.items()]
+
+    def items(self) -> list[tuple[str, Reading]]:
+        """Names and values of the vitals that have a value on some block."""
+        return [(key, self[key]) for key, vital in self.vitals.items() if vital.parts]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.vitals)
+
+    def __len__(self) -> int:
+        return len(self.vitals)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.vitals
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return self.keys()
 
     def __getitem__(self, key: str) -> Reading:
         if key not in self.vitals:

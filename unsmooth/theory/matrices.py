@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from unsmooth.bands import split
+from unsmooth.utils.threads import one_thread
 
 Number = Tensor | float
 
@@ -37,5 +38,6 @@ def spectral(x: Tensor) -> Tensor:
     """‖X‖₂, the largest singular value of each (…, n, d) matrix."""
     x = double(x)
     gram = x @ x.mT if x.shape[-2] <= x.shape[-1] else x.mT @ x
-    norm: Tensor = torch.linalg.eigvalsh(gram)[..., -1].clamp_min(0).sqrt()  # faster than an SVD
+    with one_thread():
+        norm: Tensor = torch.linalg.eigvalsh(gram)[..., -1].clamp_min(0).sqrt()  # faster than an SVD
     return norm

@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unsmooth.vitals.base import MAP_SAMPLE, SQUARE, full, register
+from unsmooth.utils.threads import one_thread
+from unsmooth.vitals.base import MAP_DEFAULT, MAP_SAMPLE, SQUARE, full, register
 
 
 @register(
@@ -22,6 +23,7 @@ from unsmooth.vitals.base import MAP_SAMPLE, SQUARE, full, register
     of="map",
     accepts=SQUARE,
     sample=MAP_SAMPLE,
+    default_sample=MAP_DEFAULT,
     cubic=True,
     parts=(
         ("off_diagonal", "‖A − Aᵀ‖_F / (2‖A − diag A‖_F): the same whether or not the identity is added"),
@@ -32,7 +34,8 @@ from unsmooth.vitals.base import MAP_SAMPLE, SQUARE, full, register
 )
 def attention_asymmetry(a: Tensor) -> dict[str, Tensor]:
     a = full(a)
-    values = torch.linalg.eigvalsh((a + a.mT) / 2)
+    with one_thread():
+        values = torch.linalg.eigvalsh((a + a.mT) / 2)
     negative = values.clamp_max(0).abs().sum(dim=-1) / values.abs().sum(dim=-1)
     skew, size = (a - a.mT).square().sum(dim=(-2, -1)).sqrt() / 2, a.square().sum(dim=(-2, -1)).sqrt()
     rest = a.masked_fill(torch.eye(a.shape[-1], dtype=torch.bool, device=a.device), 0).square().sum(dim=(-2, -1)).sqrt()

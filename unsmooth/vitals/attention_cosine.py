@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unsmooth.vitals.base import OVER_TOKENS, Undefined, full, register
+from unsmooth.vitals.base import MAPS_DEFAULT, OVER_TOKENS, Undefined, full, register
 
 SMALLEST = 1e-12
 
@@ -23,6 +23,7 @@ SMALLEST = 1e-12
     family="attention",
     of="map",
     accepts=OVER_TOKENS,
+    default_sample=MAPS_DEFAULT,
     low=0.0,
     high=1.0,
 )

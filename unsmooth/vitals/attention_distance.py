@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from unsmooth.vitals.base import distribution, register
+from unsmooth.vitals.base import MAPS_DEFAULT, distribution, register
 
 
 @register(
@@ -18,6 +18,7 @@ from unsmooth.vitals.base import distribution, register
     family="attention",
     of="map_grid",
     accepts=("global",),
+    default_sample=MAPS_DEFAULT,
     low=0.0,
 )
 def attention_distance(a: Tensor, distances: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from unsmooth.vitals.base import OVER_TOKENS, Undefined, distribution, plogp, register
+from unsmooth.vitals.base import MAPS_DEFAULT, OVER_TOKENS, Undefined, distribution, plogp, register
 
 SMALL = 1e-12  # rows with less attention to other tokens count as attention to their own token
 
@@ -26,6 +26,7 @@ SMALL = 1e-12  # rows with less attention to other tokens count as attention to 
     family="attention",
     of="map",
     accepts=OVER_TOKENS,
+    default_sample=MAPS_DEFAULT,
     parts=(
         ("share", "divided by log m, its maximum"),
         ("others", "entropy of rows without the diagonal: the same whether or not the identity is added"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unsmooth.vitals.base import MAP_SAMPLE, SQUARE, full, register
+from unsmooth.vitals.base import MAP_DEFAULT, MAP_SAMPLE, SQUARE, full, register
 
 
 @register(
@@ -23,6 +23,7 @@ from unsmooth.vitals.base import MAP_SAMPLE, SQUARE, full, register
     of="map",
     accepts=SQUARE,
     sample=MAP_SAMPLE,
+    default_sample=MAP_DEFAULT,
     parts=(("curve", "‖Λ_i‖₂ by frequency, 0 to n/2"),),
     low=0.0,
     high=1.0,

@@ -34,9 +34,11 @@ from unsmooth.errors import UnsmoothError
 FAMILIES = ("similarity", "rank", "attention", "signal", "function", "theory")
 OVER_TOKENS = ("global", "windowed", "pooled-kv")
 SQUARE = ("global", "windowed")
-TOKEN_SAMPLE = 64  # images whose tokens are decomposed at block outputs
-SITE_SAMPLE = 8  # images whose tokens are decomposed inside blocks
-MAP_SAMPLE = 8  # images whose maps are decomposed
+# Maximum number of images of a vital that is requested by name, and of one that is not (`default_sample`).
+TOKEN_SAMPLE, TOKEN_DEFAULT = 64, 16  # tokens are decomposed at block outputs
+SITE_SAMPLE, SITE_DEFAULT = 8, 4  # tokens are decomposed inside blocks
+MAP_SAMPLE, MAP_DEFAULT = 8, 2  # maps are decomposed
+MAPS_DEFAULT = 16  # maps are computed
 MAP_SIDE = 256  # larger maps are decomposed for fewer images
 LARGEST_SIDE = 1024  # larger maps are decomposed only if the vital is requested by name
 THEORY_SAMPLE = 2  # images for bounds
@@ -60,8 +62,10 @@ class Vital:
     accepts: tuple[str, ...] = ()  # kinds of attention, for vitals of maps
     sites: tuple[str, ...] = ("",)  # where tokens are decomposed: block output, branch, residual sum
     sample: int | None = None  # maximum number of images; None: all
+    default_sample: int | None = None  # the same where the vital is not requested by name; None: `sample`
     cubic: bool = False  # cost is cubic in the size of the map, so larger maps get fewer images
     site_sample: int | None = None  # maximum number of images for sites other than the block output
+    default_site_sample: int | None = None  # the same where the vital is not requested by name
     main: str = ""  # part shown in tables
     parts: tuple[tuple[str, str], ...] = ()  # names and descriptions of further parts
     low: float | None = None  # range, if it has one
@@ -74,6 +78,14 @@ class Vital:
         import sys
 
         return (sys.modules[self.measure.__module__].__doc__ or "").strip()
+
+    def images(self, requested: bool) -> int | None:
+        """Maximum number of images; None: all."""
+        return self.sample if requested or self.default_sample is None else self.default_sample
+
+    def site_images(self, requested: bool) -> int | None:
+        """The same for sites other than the block output."""
+        return self.site_sample if requested or self.default_site_sample is None else self.default_site_sample
 
 
 REGISTRY: dict[str, Vital] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from unsmooth.vitals.base import TOKEN_SAMPLE, plogp, register
+from unsmooth.vitals.base import TOKEN_DEFAULT, TOKEN_SAMPLE, plogp, register
 
 
 @register(
@@ -18,6 +18,7 @@ from unsmooth.vitals.base import TOKEN_SAMPLE, plogp, register
     family="rank",
     of="singular",
     sample=TOKEN_SAMPLE,
+    default_sample=TOKEN_DEFAULT,
     parts=(("share", "divided by min(n, d)"),),
     low=1.0,
 )

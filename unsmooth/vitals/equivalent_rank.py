@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from unsmooth.vitals.base import MAP_SAMPLE, OVER_TOKENS, register
+from unsmooth.vitals.base import MAP_DEFAULT, MAP_SAMPLE, OVER_TOKENS, register
 
 SHARE = 0.9
 
@@ -22,6 +22,7 @@ SHARE = 0.9
     of="map_singular",
     accepts=OVER_TOKENS,
     sample=MAP_SAMPLE,
+    default_sample=MAP_DEFAULT,
     cubic=True,
     parts=(("share", "divided by the number of singular values"), ("cumulative", "f(r) = Σ_{t≤r}σ_t/Σσ")),
     low=1.0,

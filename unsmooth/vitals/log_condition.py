@@ -12,7 +12,7 @@ import math
 
 from torch import Tensor
 
-from unsmooth.vitals.base import SITE_SAMPLE, TOKEN_SAMPLE, register
+from unsmooth.vitals.base import SITE_DEFAULT, SITE_SAMPLE, TOKEN_DEFAULT, TOKEN_SAMPLE, register
 
 RESOLUTION = 1e-7
 ROBUST = 0.9
@@ -26,7 +26,9 @@ ROBUST = 0.9
     of="singular",
     sites=("", "attn", "attn+skip", "mlp", "mlp+skip"),
     sample=TOKEN_SAMPLE,
+    default_sample=TOKEN_DEFAULT,
     site_sample=SITE_SAMPLE,
+    default_site_sample=SITE_DEFAULT,
     parts=(
         ("robust", "without the smallest tenth of the singular values"),
         ("attn", "output of the attention branch"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from unsmooth.vitals.base import OVER_TOKENS, full, register
+from unsmooth.vitals.base import MAPS_DEFAULT, OVER_TOKENS, full, register
 
 MASKED = 87.0  # distance below the largest logit of a row at which a weight underflows in single precision
 
@@ -21,6 +21,7 @@ MASKED = 87.0  # distance below the largest logit of a row at which a weight und
     family="attention",
     of="scores",
     accepts=OVER_TOKENS,
+    default_sample=MAPS_DEFAULT,
     low=0.0,
 )
 def max_logit(p: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ SQUARINGS = 10
     of="map",
     accepts=SQUARE,
     sample=THEORY_SAMPLE,
+    default=False,
     cubic=True,
     parts=(
         ("coefficient", "τ(A), Dobrushin's bound of one step (λ of D.1)"),

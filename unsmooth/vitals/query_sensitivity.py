@@ -12,7 +12,7 @@ import math
 
 from torch import Tensor
 
-from unsmooth.vitals.base import OVER_TOKENS, distribution, plogp, register
+from unsmooth.vitals.base import MAPS_DEFAULT, OVER_TOKENS, distribution, plogp, register
 
 
 @register(
@@ -22,6 +22,7 @@ from unsmooth.vitals.base import OVER_TOKENS, distribution, plogp, register
     family="attention",
     of="map",
     accepts=OVER_TOKENS,
+    default_sample=MAPS_DEFAULT,
     low=0.0,
     high=math.log(2),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from unsmooth.vitals.base import TOKEN_SAMPLE, register
+from unsmooth.vitals.base import TOKEN_DEFAULT, TOKEN_SAMPLE, register
 
 
 @register(
@@ -18,6 +18,7 @@ from unsmooth.vitals.base import TOKEN_SAMPLE, register
     family="rank",
     of="singular",
     sample=TOKEN_SAMPLE,
+    default_sample=TOKEN_DEFAULT,
     low=1.0,
 )
 def stable_rank(s: Tensor) -> Tensor:

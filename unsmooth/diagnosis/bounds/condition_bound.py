@@ -29,6 +29,7 @@ from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.token_layout import as_tokens
 from unsmooth.hosts.weights import query_key_value
 from unsmooth.theory import always_skip_attention as theory
+from unsmooth.utils.threads import one_thread
 from unsmooth.vitals.base import THEORY_SAMPLE, register
 
 RESOLUTION = 1e-15
@@ -42,6 +43,7 @@ RESOLUTION = 1e-15
     of="model",
     main="linear",
     sample=THEORY_SAMPLE,
+    default=False,
     parts=(
         ("linear", "bound of Proposition 4.1 for linear attention"),
         ("with_skip", "bound of Proposition 4.2 (Eq. 19) for linear attention with its skip"),
@@ -63,15 +65,16 @@ def condition_bound(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: 
         x = as_tokens(x, block.channels).double()
         query, key, value = (w.detach().double().mT for w in query_key_value(model, block))
         constant = torch.stack([_log_kappa(w) for w in (query, key, value)]).sum()
-        sigma = torch.linalg.svdvals(x)
+        sigma = _singular(x)
+        condition = _log_ratio(sigma)
         largest, smallest = sigma[..., 0], sigma[..., -1].maximum(RESOLUTION * sigma[..., 0])
         linear_map = query @ key.mT @ (x.mT @ x) @ value
         identity = torch.eye(block.channels, dtype=x.dtype, device=x.device)
         values = {
-            "linear": constant + 3 * _log_kappa(x),
+            "linear": constant + 3 * condition,
             "linear.measured": _log_kappa((x @ query) @ ((x @ key).mT @ (x @ value))),
             "with_skip": theory.skip_bound(constant.exp(), largest, smallest).log(),
-            "with_skip.measured": _log_kappa(x) + _log_kappa(linear_map + identity),
+            "with_skip.measured": condition + _log_kappa(linear_map + identity),
             "premise": theory.skip_premise(largest, smallest).double(),
         }
         for part, by_image in values.items():
@@ -92,5 +95,13 @@ def condition_bound(model: nn.Module, anatomy: Anatomy, images: Tensor, blocks: 
 
 
 def _log_kappa(x: Tensor) -> Tensor:
-    s = torch.linalg.svdvals(x)
+    return _log_ratio(_singular(x))
+
+
+def _singular(x: Tensor) -> Tensor:
+    with one_thread():
+        return torch.linalg.svdvals(x)
+
+
+def _log_ratio(s: Tensor) -> Tensor:
     return (s[..., 0] / s[..., -1].maximum(RESOLUTION * s[..., 0])).log()

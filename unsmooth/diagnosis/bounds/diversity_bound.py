@@ -54,6 +54,7 @@ SAME_SCORES = 1e-3  # relative difference of scores from those that the weights 
     of="model",
     main="stack.linear",
     sample=THEORY_SAMPLE,
+    default=False,
     parts=(
         ("step", "one attention with its skips, Eq. S.4"),
         ("mlp", "one MLP with its skips, Eq. S.6"),

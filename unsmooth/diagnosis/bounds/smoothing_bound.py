@@ -37,6 +37,7 @@ COMPATIBLE = ("token_graying", "diverse_patch")  # remedies that do not change t
     of="model",
     main="whole",
     sample=THEORY_SAMPLE,
+    default=False,
     parts=(
         ("attention", "one head, no skip, no MLP (Theorem 3)"),
         ("heads", "all heads, no skip, no MLP (Proposition 4)"),

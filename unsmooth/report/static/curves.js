@@ -73,8 +73,13 @@ function mixed(t) {
 }
 
 const styleOf = (i, limits) => ({ line: modelColour(i), fill: modelColour(i, 0.14), dash: dashOf(i), limits });
-const linesOf = (part, limits) =>
-  data.models.flatMap((_, i) => lineOf(part, i, styleOf(i, limits), MODELS > 1 ? letter(i) : "mean"));
+const linesOf = (part, limits) => [
+  ...(part.limits || []).map((limit) => ({
+    x: blocksOf(limit.values), y: limit.values, mode: "lines", line: { color: colour("bad"), width: 1, dash: "dash" },
+    name: plain(limit.name), hovertemplate: `%{y:.3g} and ${limit.above ? "above" : "below"}`, showlegend: false,
+  })),
+  ...data.models.flatMap((_, i) => lineOf(part, i, styleOf(i, limits), MODELS > 1 ? letter(i) : "mean")),
+];
 
 // Parts side by side. They share a scale if their values are of similar size: a rank and its share are not.
 function facets(parts, width, limits) {
