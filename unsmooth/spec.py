@@ -45,7 +45,10 @@ class SpecItem:
 
     @classmethod
     def from_json(cls, values: Any) -> SpecItem:
-        return cls(str(values["name"]), dict(values["options"]))
+        item = cls(str(values["name"]), dict(values["options"]))
+        if not item.writable:
+            raise ValueError(f"options of {item.name} must be numbers, words or lists")
+        return item
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError, first_line
 from unsmooth.spec import ModelSpec, parse
 from unsmooth.surgery.apply import apply, remove
-from unsmooth.surgery.create import create_model
+from unsmooth.surgery.create import build_model, create_model
 from unsmooth.surgery.record import PREFIX, applied, check_unfolded, check_unwrapped, check_whole, record_of
 from unsmooth.utils.files import replace_files
 
@@ -245,6 +245,7 @@ def _of_remedy(name: str) -> bool:
 
 
 def _load_folder(spec: ModelSpec, folder: Path, model: nn.Module | str | ModelSpec | None) -> nn.Module:
+    offline = model is None  # the caller may name a host on the hub; the folder may not
     if isinstance(model, str | ModelSpec):
         requested = parse(model) if isinstance(model, str) else model
         if requested.remedies and requested.remedies != spec.remedies:
@@ -255,7 +256,7 @@ def _load_folder(spec: ModelSpec, folder: Path, model: nn.Module | str | ModelSp
             raise UnsmoothError(
                 "the saved model was not built from a spec, so its host is unknown. Pass it: load(path, model=host)."
             )
-        weights, built = read_weights(folder / WEIGHTS), create_model(spec)
+        weights, built = read_weights(folder / WEIGHTS), build_model(spec, offline=offline)
         dtypes = {value.dtype for value in weights.values() if value.is_floating_point()}
         if len(dtypes) == 1:  # a model of the caller keeps its dtype
             built.to(dtype=dtypes.pop())
