@@ -65,7 +65,7 @@ class Result:
         """
         text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         if path is not None:
-            write(Path(path), text.encode())
+            write(Path(path), text)
         return text
 
     @classmethod

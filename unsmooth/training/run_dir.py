@@ -153,12 +153,12 @@ class RunDir:
     def truncate_metrics(self, epochs: int) -> None:
         """Remove the lines after a number of epochs, which are trained again."""
         lines = [line for line in self.metrics() if line["epoch"] <= epochs]
-        write(self.metrics_file, "".join(_json_line(line) for line in lines).encode())
+        write(self.metrics_file, "".join(_json_line(line) for line in lines))
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
         try:
-            with self.metrics_file.open("a", encoding="utf-8") as file:
+            with self.metrics_file.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(_json_line(line))
         except OSError as error:
             raise UnsmoothError(
@@ -197,7 +197,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write(path, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    write(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _json_line(values: Mapping[str, Any]) -> str:

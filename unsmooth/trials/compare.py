@@ -102,7 +102,7 @@ def compare(
     directory = TrialDirectory(chosen.out)
     runs = TrialRuns(arms, directory, chosen, resolved, splits, device)
     _check(runs)
-    write(directory.recipe, write_recipe(resolved).encode())
+    write(directory.recipe, write_recipe(resolved))
     failures = _train(runs, data, command, on_progress or (lambda *news: None), report_stage)
     results = [read_arm(arm, runs, failures) for arm in arms]
     measure_differences(results, runs)
@@ -160,6 +160,8 @@ def _check(runs: TrialRuns) -> None:
     splits, settings, directory = runs.splits, runs.settings, runs.directory
     if directory.path.exists() and not directory.path.is_dir():
         raise UnsmoothError(f"{directory.path} is a file. Use a folder as out (--out).")
+    if foreign := directory.foreign(write_recipe(runs.recipe)):
+        raise UnsmoothError(f"{foreign} is not of a trial and would be overwritten. Use another --out.")
     for arm in runs.arms:
         recipe = runs.recipe_of(arm)
         for seed in range(settings.seeds):
