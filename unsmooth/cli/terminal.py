@@ -18,8 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.segment import Segment
 from typer import Context
 
-from unsmooth.errors import UnsmoothError
-from unsmooth.utils.text import printable
+from unsmooth.errors import UnsmoothError, printable
 
 MAX_NAME = 80  # characters of a file name
 _KEY = "unsmooth.command_line"

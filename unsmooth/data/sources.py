@@ -21,8 +21,7 @@ import numpy as np
 from PIL import Image
 
 from unsmooth.data.images import SUFFIXES, Images, ImageSource, as_images, images_from_array, read_image
-from unsmooth.errors import UnsmoothError, first_line
-from unsmooth.utils.text import printable
+from unsmooth.errors import UnsmoothError, first_line, printable
 
 TIMM_PREFIXES = ("torch/", "hfds/", "hfids/", "wds/", "tfds/")
 EMBEDDED = ("digits", "photographs")
@@ -100,7 +99,14 @@ def _folder(path: Path) -> Images:
 
 def _files_below(path: Path) -> Iterator[bytes]:
     """Paths of image files relative to a folder, as bytes with slashes; symbolic links are followed."""
-    for folder, _, names in os.walk(path, followlinks=True):
+    seen: set[tuple[int, int]] = set()  # folders, since links may lead back to a folder above them
+    for folder, folders, names in os.walk(path, followlinks=True):
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders.sort()
         relative = Path(folder).relative_to(path).as_posix()
         for name in names:
             if name.lower().endswith(SUFFIXES):

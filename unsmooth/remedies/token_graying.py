@@ -130,9 +130,11 @@ class Graying(TokenHook):
         super().__init__()
         self.transform, self.epsilon, self.rescale, self.channels_last = transform, epsilon, rescale, channels_last
         if transform == "dct":
-            # For the usual number of tokens; a matrix for another number is computed in the forward pass.
-            self.register_buffer("rows", dct_matrix(tokens), persistent=False)
-            self.register_buffer("columns", dct_matrix(channels), persistent=False)
+            # Of the usual sizes; a matrix for another number of tokens is computed in the forward pass. On the meta
+            # device until the patch is attached, so that a plan allocates nothing.
+            for name, size in (("rows", tokens), ("columns", channels)):
+                matrix = torch.empty(size if size <= DENSE else 0, size if size <= DENSE else 0, device="meta")
+                self.register_buffer(name, matrix, persistent=False)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Graying:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

@@ -32,6 +32,7 @@ from unsmooth.trials.measure import (
     measure_differences,
     measure_robustness,
     read_arm,
+    reopen_without_scores,
 )
 from unsmooth.trials.runner import Job, run_jobs, threads_per_job
 from unsmooth.trials.settings import CompareSettings
@@ -131,6 +132,10 @@ def _train(
 ) -> dict[str, str]:
     """Train every run that is not done. Returns the reasons of failed runs by run name."""
     settings = runs.settings
+    for arm in runs.arms:
+        for seed in runs.seeds:
+            if reason := reopen_without_scores(runs.directory.run(arm, seed)):
+                report_stage(f"validating {arm.run_name(seed)} again: {reason}")
     shared = {
         "data": data, "val_data": settings.val_data, "data_dir": settings.data_dir,
         "workers": settings.workers, "strict_data": settings.strict_data, "checkpoint": settings.checkpoint,

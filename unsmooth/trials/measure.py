@@ -196,6 +196,19 @@ def _difference(own: Sequence[Correct | None], base: Sequence[Correct | None], c
     return copy_with(difference, by_seed=by_seed)
 
 
+def reopen_without_scores(run: RunDir) -> str:
+    """Mark a run as not done if its scores cannot be read, so that its last validation is repeated; returns why."""
+    if not run.done:
+        return ""
+    try:
+        reason = "" if _read_correct(run) is not None else f"{run.scores} is missing"
+    except Exception as error:  # zip and header errors have no common base class
+        reason = f"{run.scores} cannot be read ({type(error).__name__})"
+    if reason:
+        run.result_file.unlink()
+    return reason
+
+
 def _read_correct(run: RunDir) -> Correct | None:
     """Which validation images the final model of a run classifies correctly."""
     path = run.scores

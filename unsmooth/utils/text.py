@@ -1,25 +1,8 @@
-"""Format numbers, lists and foreign names for display."""
+"""Format numbers and lists for display."""
 
 from __future__ import annotations
 
 import math
-import unicodedata
-
-# Control characters, such as those that change the colour or the title of a terminal, bytes that are not UTF-8, and
-# characters that change the direction of text.
-HIDDEN = ("Cc", "Cs", "Cf")
-
-
-def printable(text: str) -> str:
-    """A name or message of others with everything escaped that would not be shown as a character."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char.encode("unicode_escape", "surrogatepass").decode()
-        if unicodedata.category(char) in HIDDEN and char not in "\n\t"
-        else char
-        for char in text
-    )
 
 
 def spans(indices: list[int]) -> str:
