@@ -57,7 +57,7 @@ def checksum(tree: str, tensors: Mapping[str, Tensor]) -> str:
     crc = zlib.crc32(tree.encode())
     for name, tensor in sorted(tensors.items()):
         crc = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), crc)
-        crc = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy(), crc)
+        crc = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, crc)
     return f"{crc:08x}"
 
 
