@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-
 SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
@@ -21,7 +20,7 @@ class StopFlag:
 
 @contextmanager
 def graceful_shutdown() -> Iterator[StopFlag]:
-    """Turn the first SIGINT, SIGTERM or SIGHUP (a closed terminal) into a flag; a second signal has its usual effect."""
+    """Turn the first SIGINT, SIGTERM or SIGHUP (a closed terminal) into a flag; a second one has its usual effect."""
     flag = StopFlag()
     if threading.current_thread() is not threading.main_thread():
         yield flag  # only the main thread can handle signals
