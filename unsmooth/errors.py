@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 LISTED = 30  # an error lists at most this many known names
@@ -32,6 +33,23 @@ class Interrupted(UnsmoothError):
 def first_line(error: BaseException) -> str:
     """The first line of an error's message; the name of its class if it has no message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+# Control characters, such as those that change the colour or the title of a terminal, bytes that are not UTF-8, and
+# characters that change the direction of text.
+HIDDEN = ("Cc", "Cs", "Cf")
+
+
+def printable(text: str) -> str:
+    """A name or message of others with everything escaped that would not be shown as a character."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char.encode("unicode_escape", "surrogatepass").decode()
+        if unicodedata.category(char) in HIDDEN and char not in "\n\t"
+        else char
+        for char in text
+    )
 
 
 def missing_package(what: str, package: str, extra: str) -> UnsmoothError:

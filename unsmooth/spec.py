@@ -19,6 +19,7 @@ from unsmooth.errors import UnsmoothError
 _NAME_END = "(+"
 _NOT_IN_NAME = re.compile(r"[)\[\],=]")
 _BARE = re.compile(r"[^\s,()+\[\]=\"']+")
+MAX_DEPTH = 8  # of lists in lists
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
 _WRITABLE = (str, int, float, bool, type(None))
 
@@ -45,7 +46,10 @@ class SpecItem:
 
     @classmethod
     def from_json(cls, values: Any) -> SpecItem:
-        return cls(str(values["name"]), dict(values["options"]))
+        item = cls(str(values["name"]), dict(values["options"]))
+        if not item.writable:
+            raise ValueError(f"options of {item.name} must be numbers, words or lists")
+        return item
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,7 @@ class _Reader:
     def __init__(self, text: str):
         if not isinstance(text, str):
             raise UnsmoothError(f"expected a spec as a string, such as 'attn_scale', got {type(text).__name__}")
-        self.text, self.position = text, 0
+        self.text, self.position, self.depth = text, 0, 0
 
     def fail(self, position: int, expected: str) -> NoReturn:
         shown = "".join(char if char.isprintable() else " " for char in self.text)  # the caret needs one line
@@ -218,6 +222,9 @@ class _Reader:
 
     def list(self) -> list[Any]:
         values: list[Any] = []
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            self.fail(self.position, f"at most {MAX_DEPTH} lists inside each other")
         self.position += 1
         while self.peek() != "]":
             values.append(self.value())
@@ -228,6 +235,7 @@ class _Reader:
             elif self.peek() != "]":
                 self.fail(self.position, "',' or ']'")
         self.position += 1
+        self.depth -= 1
         return values
 
     def quoted(self) -> str:

@@ -123,7 +123,7 @@ def test_a_block_left_out_is_a_note_on_standard_error(capsys: pytest.CaptureFixt
         (["check", "timm:deit"], "timm has no model 'deit'"),
         (["check", "torchvision:vit_b_17"], "unknown torchvision model 'vit_b_17'. Closest of "),
         (["check", "hf:vit(hidden_sise=3)"], "hf:vit has no option 'hidden_sise'. Did you mean 'hidden_size'?"),
-        (["check", "deit_tiny_patch16_224(depht=2)"], "timm cannot build deit_tiny_patch16_224(depht=2): TypeError: "),
+        (["check", "deit_tiny_patch16_224(depht=2)"], "deit_tiny_patch16_224 has no option 'depht'."),
         (["check", "deit_tiny_patch16_224(depth=two)"], "timm cannot build deit_tiny_patch16_224(depth=two): "),
         (["check", "hf:vit(hidden_size=7)"], "hf cannot build hf:vit(hidden_size=7): "),
         (["check", "torchvision:vit_b_16(image_size=17)"], "torchvision cannot build torchvision:vit_b_16("),

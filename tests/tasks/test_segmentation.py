@@ -350,7 +350,7 @@ def test_mistakes_are_found_when_the_task_is_opened(spec, options, fields, messa
         (VIT.replace("depth=4", "depth=1"), {}, "has a single feature map"),
         (HOSTS["cait"], {"mode": "whole"}, "only accepts images of 32 × 32 pixels. Use mode=slide"),
         ("vit_tiny_patch16_244", {}, "timm has no model"),
-        (VIT.replace("depth", "depht"), {}, "cannot build"),
+        (VIT.replace("depth", "depht"), {}, "no option .depht."),
         (f"{VIT}+attn_scal", {}, "Did you mean 'attn_scale'"),
     ],
 )

@@ -8,7 +8,8 @@ from typing import Annotated
 from typer import Argument, Context, Option
 
 from unsmooth.cli.options import takes_settings
-from unsmooth.cli.terminal import command_line, echo, progress_bar, show
+from unsmooth.cli.outputs import check_folder, check_replaceable
+from unsmooth.cli.terminal import command_line, echo, emit, progress_bar, show
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.settings import BenchSettings
 
@@ -35,12 +36,16 @@ def bench(
 
     if out is not None and (out.suffix != ".json" or out.is_dir()):
         raise UnsmoothError(f"--out takes a .json file (got {out})")
+    if out is not None:
+        check_folder(out.parent)
+        check_replaceable([out], "bench")
     with progress_bar("bench") as progress:
         result = run_bench(specs, progress=progress, settings=settings, command=command_line(context))
+    if out is not None:
+        result.to_json(out)
     if json:
-        print(result.to_json())  # noqa: T201
+        emit(result.to_json())
     else:
         show(as_rich(result))
     if out is not None:
-        result.to_json(out)
         echo(f"wrote {out}")

@@ -9,7 +9,7 @@ from typer import Argument, Context, Option
 
 from unsmooth.cli.options import DATA, takes_settings
 from unsmooth.cli.recipe_options import recipe_fields
-from unsmooth.cli.terminal import command_line, echo, run_bars, show
+from unsmooth.cli.terminal import command_line, echo, emit, run_bars, show
 from unsmooth.trials.settings import CompareSettings
 
 
@@ -53,7 +53,7 @@ def compare(
             command=command_line(context), **recipe_fields(context),
         )  # fmt: skip
     if json:
-        print(trial.to_json())  # noqa: T201
+        emit(trial.to_json())
     else:
         show(as_rich(trial))
     echo(f"wrote {directory.report} and {directory.result}")

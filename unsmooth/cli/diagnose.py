@@ -12,12 +12,15 @@ from rich.text import Text
 from typer import Argument, Context, Option
 
 from unsmooth.cli.options import DATA, DIR, takes_settings
-from unsmooth.cli.terminal import command_line, echo, file_name, progress_bar, show
+from unsmooth.cli.outputs import FIGURE_METADATA, check_folder, check_replaceable
+from unsmooth.cli.terminal import command_line, echo, emit, file_name, progress_bar, show
 from unsmooth.diagnosis.settings import DiagnoseSettings
 from unsmooth.errors import UnsmoothError, unknown
 
 if TYPE_CHECKING:
     from unsmooth.results.diagnosis import Diagnosis
+
+REPORT, KIND = "report.html", "diagnosis"
 
 
 @takes_settings(DiagnoseSettings, without=["checkpoint"])
@@ -77,18 +80,18 @@ def diagnose(
                     settings=replace(settings, checkpoint=checkpoint[i] if checkpoint else None),
                 )
             )  # fmt: skip
+    written = [] if out is None else _write_report(diagnoses, out, format)
     if json:
         texts = [diagnosis.to_json() for diagnosis in diagnoses]
-        print(texts[0] if len(texts) == 1 else f"[{','.join(texts)}]")  # noqa: T201
+        emit(texts[0] if len(texts) == 1 else f"[{','.join(texts)}]")
     else:
         for i, diagnosis in enumerate(diagnoses):
             comparable = i > 0 and diagnosis.blocks == diagnoses[0].blocks
             show(as_rich(diagnosis, diagnoses[0] if comparable else None))
             if comparable:
                 show([Text("Compared with the first:", style="bold"), *diagnoses[0].compare(diagnosis).lines()])
-    if out is not None:
-        for path in _write_report(diagnoses, out, format):
-            echo(f"wrote {path}")
+    for path in written:
+        echo(f"wrote {path}")
 
 
 def _check_sources(specs: Sequence[str], checkpoints: Sequence[Path]) -> None:
@@ -109,27 +112,29 @@ def _check_target(folder: Path | None, format: str) -> None:
 
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
-    if folder is not None and folder.exists() and not folder.is_dir():
-        raise UnsmoothError(f"{folder} is a file; --out takes a folder")
+    if folder is not None:
+        check_folder(folder)
+        if format == "html":
+            check_replaceable([folder / REPORT], KIND)
 
 
 def _write_report(diagnoses: Sequence[Diagnosis], folder: Path, format: str) -> list[Path]:
     """Write one JSON file per diagnosis, and a report or figures of all of them; return the paths."""
     from unsmooth.report.render import diagnosis_figures, render
-    from unsmooth.utils.files import write
+    from unsmooth.utils.files import encode, write
 
-    paths: list[Path] = []
+    files: dict[Path, bytes] = {}
     for i, diagnosis in enumerate(diagnoses):
-        name = file_name(diagnosis.model.name)
-        paths.append(folder / f"{f'{i + 1}-' if len(diagnoses) > 1 else ''}{name}.json")
-        diagnosis.to_json(paths[-1])
+        name = f"{f'{i + 1}-' if len(diagnoses) > 1 else ''}{file_name(diagnosis.model.name)}"
+        files[folder / f"{name}.json"] = encode(diagnosis.to_json())
     if format == "html":
-        paths.append(folder / "report.html")
-        write(paths[-1], render(diagnoses, format))
-        return paths
-    for name, figure in diagnosis_figures(diagnoses).items():
-        file = io.BytesIO()
-        figure.savefig(file, format=format, bbox_inches="tight")
-        paths.append(folder / f"{name}.{format}")
-        write(paths[-1], file.getvalue())
-    return paths
+        files[folder / REPORT] = render(diagnoses, format)
+    else:
+        for name, figure in diagnosis_figures(diagnoses).items():
+            file = io.BytesIO()
+            figure.savefig(file, format=format, bbox_inches="tight", metadata=FIGURE_METADATA[format])
+            files[folder / f"{name}.{format}"] = file.getvalue()
+    check_replaceable(files, KIND)
+    for path, content in files.items():
+        write(path, content)
+    return list(files)

@@ -8,8 +8,8 @@ from typing import Annotated
 from typer import Argument, Context, Option
 
 from unsmooth.cli.options import DATA, takes_settings
-from unsmooth.cli.terminal import command_line, echo, file_name, progress_bar, show
-from unsmooth.errors import UnsmoothError
+from unsmooth.cli.outputs import check_folder, check_replaceable
+from unsmooth.cli.terminal import command_line, echo, emit, file_name, progress_bar, show
 from unsmooth.evaluation.settings import EvaluateSettings
 
 
@@ -34,16 +34,18 @@ def evaluate(
     from unsmooth.evaluation.evaluate import evaluate as run_evaluation
     from unsmooth.report.evaluation_table import as_rich
 
-    if out is not None and out.suffix != ".json" and out.exists() and not out.is_dir():
-        raise UnsmoothError(f"{out} is a file; --out takes a folder or a .json file")
+    to_file = out is not None and out.suffix == ".json" and not out.is_dir()
+    if out is not None:
+        check_folder(out.parent if to_file else out)
     with progress_bar(spec) as progress:
         result = run_evaluation(spec, data, progress=progress, settings=settings, command=command_line(context))
+    path = None if out is None else out if to_file else out / f"evaluation-{file_name(result.model.name)}.json"
+    if path is not None:
+        check_replaceable([path], result.kind)
+        result.to_json(path)
     if json:
-        print(result.to_json())  # noqa: T201
+        emit(result.to_json())
     else:
         show(as_rich(result))
-    if out is not None:
-        name = file_name(result.model.name)
-        path = out if out.suffix == ".json" and not out.is_dir() else out / f"evaluation-{name}.json"
-        result.to_json(path)
+    if path is not None:
         echo(f"wrote {path}")

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from unsmooth._version import __version__
 from unsmooth.cli.recipe_options import RecipeCommand
-from unsmooth.cli.terminal import echo, keep_command_line
+from unsmooth.cli.terminal import echo, escape_unencodable, keep_command_line
 from unsmooth.errors import Interrupted, UnsmoothError, unknown
 
 # The base class is click's, or typer's copy of it, depending on the version of typer.
@@ -109,6 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, 2 after a user error, 130 after an interruption.
     """
+    escape_unencodable()
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: echo(f"note: {message}")

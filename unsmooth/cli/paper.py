@@ -17,7 +17,7 @@ from typer import Argument, Context, Option
 
 from unsmooth.cli.options import DIR, INT, takes_settings
 from unsmooth.cli.recipe_options import recipe_fields
-from unsmooth.cli.terminal import command_line, echo, run_bars, show
+from unsmooth.cli.terminal import command_line, echo, emit, run_bars, show
 from unsmooth.errors import unknown
 from unsmooth.papers.request import RunRequest
 
@@ -68,7 +68,7 @@ def paper(
         )  # fmt: skip
         reproduction = reproduce(name, request)
     if json:
-        print(reproduction.to_json())  # noqa: T201
+        emit(reproduction.to_json())
     else:
         show(as_rich(reproduction))
     echo(f"wrote {folder / 'paper.md'} and {folder / 'paper.json'}")

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from typer import Context
 
+from unsmooth.errors import UnsmoothError, printable
+
+MAX_NAME = 80  # characters of a file name
 _KEY = "unsmooth.command_line"
 
 
 def keep_command_line(context: Context, arguments: Sequence[str]) -> None:
     """Store the command line on the context of the group; the context of each command shares it."""
-    context.meta[_KEY] = shlex.join(["unsmooth", *arguments])
+    context.meta[_KEY] = printable(shlex.join(["unsmooth", *arguments]))
 
 
 def command_line(context: Context) -> str:
@@ -28,23 +34,69 @@ def command_line(context: Context) -> str:
     return str(context.meta.get(_KEY, "unsmooth"))
 
 
+class _Console(Console):
+    """A console that shows names of files and models as text: no control character of theirs reaches the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+    def on_broken_pipe(self) -> None:
+        raise  # rich calls it while it handles the error, which `_output` handles
+
+
+def escape_unencodable() -> None:
+    """Let both streams escape what their encoding does not have, instead of raising."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError, OSError):  # a replaced, closed or missing stream
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
 def echo(text: str) -> None:
-    """Print one line on standard error."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    """Print one line on standard error, if it is open."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            print(printable(text), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def emit(text: str) -> None:
+    """Print JSON on standard output."""
+    with _output():
+        print(text)  # noqa: T201
 
 
 def show(pieces: Iterable[RenderableType]) -> None:
     """Print tables and text with rich markup on standard output, as wide as the terminal."""
     from unsmooth.report.tables import Line
 
-    console = Console()
-    for piece in pieces:
-        console.print(piece, highlight=False, soft_wrap=isinstance(piece, Line))  # commands are copied as one line
+    with _output():
+        console = _Console()
+        for piece in pieces:
+            console.print(piece, highlight=False, soft_wrap=isinstance(piece, Line))  # commands are copied as one line
+
+
+@contextmanager
+def _output() -> Iterator[None]:
+    """Print on standard output. A reader that has closed it, such as `head`, is no failure; a full disk is one."""
+    try:
+        yield
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        with suppress(OSError, ValueError, AttributeError):  # what is buffered would raise again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise UnsmoothError(
+                f"cannot write to standard output: {error.strerror}. Redirect it to another file."
+            ) from error
 
 
 def file_name(model: str) -> str:
-    """The name of a model with characters that every file system accepts, at most 80 of them."""
-    return re.sub(r"[^A-Za-z0-9.+=-]+", "_", model).strip("_")[:80] or "model"
+    """The name of a model with characters that every file system accepts. A longer name ends in a digest."""
+    name = re.sub(r"[^A-Za-z0-9.+=-]+", "_", model).strip("_") or "model"
+    if len(name) <= MAX_NAME:
+        return name
+    return f"{name[: MAX_NAME - 9]}-{hashlib.sha256(model.encode(errors='replace')).hexdigest()[:8]}"
 
 
 @contextmanager
@@ -89,7 +141,7 @@ def run_bars() -> Iterator[RunBars]:
 
 
 def _bars() -> Progress:
-    console = Console(stderr=True)
+    console = _Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from unsmooth.errors import UnsmoothError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+FINGERPRINT_IMAGES = 32
 MAX_ASPECT = 50  # images with a higher aspect ratio are rejected as broken
 
 
@@ -154,6 +157,22 @@ def images_from_array(array: Any, name: str, labels: Any = None) -> Images:
     return Images(name, len(array), load, lambda i: f"{name}[{i}]", label)
 
 
+@lru_cache(maxsize=8)
+def fingerprint(source: ImageSource) -> str:
+    """A digest of some images and labels, which tells other data of the same size. A stream has none."""
+    if isinstance(source, Stream):
+        return ""
+    digest = hashlib.sha256()
+    for i in evenly_spaced(source.count, FINGERPRINT_IMAGES):
+        label = "" if source.labels is None else source.labels(i)
+        try:
+            image = source.load(i)
+            digest.update(f"{image.size} {label} ".encode() + image.tobytes())
+        except (ImageReadError, OSError):
+            digest.update(f"broken {label} ".encode())
+    return digest.hexdigest()[:16]
+
+
 def evenly_spaced(total: int, count: int) -> list[int]:
     """At most `count` indices, evenly spaced over `total`, since data is often sorted by class."""
     return [int(index) for index in np.linspace(0, total - 1, min(count, total)).round()]
@@ -188,7 +207,7 @@ def decode_image(read: Callable[[], Image.Image]) -> Image.Image:
         with reject_truncated():
             image = read()
             image.load()
-        return to_8bit(image)
+        return to_8bit(ImageOps.exif_transpose(image))
     except UnidentifiedImageError as error:
         raise ImageReadError("not an image that Pillow can read") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
@@ -239,4 +258,7 @@ def convert_channels(image: Image.Image, channels: int) -> Image.Image:
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image.convert({1: "L", 3: "RGB"}[channels])
+    try:
+        return image.convert({1: "L", 3: "RGB"}[channels])
+    except ValueError as error:  # LAB, for instance
+        raise ImageReadError(f"Pillow cannot convert its mode {image.mode}") from error

@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from unsmooth.data.images import SUFFIXES, Images, ImageSource, as_images, images_from_array, read_image
-from unsmooth.errors import UnsmoothError, first_line
+from unsmooth.errors import UnsmoothError, first_line, printable
 
 TIMM_PREFIXES = ("torch/", "hfds/", "hfids/", "wds/", "tfds/")
 EMBEDDED = ("digits", "photographs")
@@ -86,17 +86,27 @@ def _folder(path: Path) -> Images:
     # An array, since every worker would copy a list of strings (reference counts defeat copy-on-write).
     paths = np.array(names, dtype=np.bytes_)
 
-    def item_name(i: int) -> str:
+    def file_name(i: int) -> str:
         return os.fsdecode(bytes(paths[i]))
 
-    return Images(str(path), len(names), lambda i: read_image(path / item_name(i)), item_name,
+    def item_name(i: int) -> str:
+        return printable(file_name(i))
+
+    return Images(printable(str(path)), len(names), lambda i: read_image(path / file_name(i)), item_name,
                   (lambda i: int(labels[i])) if labelled and len(classes) > 1 else None,
-                  tuple(os.fsdecode(bytes(name)) for name in classes) if labelled else ())  # fmt: skip
+                  tuple(printable(os.fsdecode(bytes(name))) for name in classes) if labelled else ())  # fmt: skip
 
 
 def _files_below(path: Path) -> Iterator[bytes]:
     """Paths of image files relative to a folder, as bytes with slashes; symbolic links are followed."""
-    for folder, _, names in os.walk(path, followlinks=True):
+    seen: set[tuple[int, int]] = set()  # folders, since links may lead back to a folder above them
+    for folder, folders, names in os.walk(path, followlinks=True):
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders.sort()
         relative = Path(folder).relative_to(path).as_posix()
         for name in names:
             if name.lower().endswith(SUFFIXES):
@@ -117,7 +127,7 @@ def _npz(path: Path) -> Images:
     pair = next((names for names in NPZ_NAMES if names[0] in arrays), None)
     if pair is None:
         raise UnsmoothError(f"{path} holds {', '.join(arrays) or 'nothing'}; expected `images` and optional `labels`")
-    return images_from_array(arrays[pair[0]], str(path), arrays.get(pair[1]))
+    return images_from_array(arrays[pair[0]], printable(str(path)), arrays.get(pair[1]))
 
 
 def _digits() -> Images:

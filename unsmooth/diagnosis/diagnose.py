@@ -30,7 +30,7 @@ from unsmooth.diagnosis.settings import DiagnoseSettings
 from unsmooth.diagnosis.verdict import reach_verdict
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy
-from unsmooth.hosts.inputs import Example
+from unsmooth.hosts.inputs import Example, batch_inputs, describes_input
 from unsmooth.results.diagnosis import Diagnosis, Reference
 from unsmooth.results.provenance import Provenance, versions
 from unsmooth.surgery.plan import anatomy_of, fit, select_blocks
@@ -104,6 +104,8 @@ def diagnose(
             raise UnsmoothError(f"a model stays on its device. Move it first: model.to({settings.device!r}).")
     else:
         model = model.to(choose_device(settings.device))
+    if example is None and isinstance(images, Tensor) and images.is_floating_point() and not describes_input(model):
+        example = batch_inputs(model, images[:1])
     anatomy = anatomy_of(model, example)
     block_indices = None if settings.blocks is None else select_blocks(settings.blocks, len(anatomy.blocks))
     batch_size = settings.batch_size or _batch_size(anatomy)

@@ -22,6 +22,7 @@ from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.token_layout import as_tokens, distances, grid_of, prefix_of
 from unsmooth.results.diagnosis import Series, Spread
 from unsmooth.seam.intercept import AttentionCall
+from unsmooth.utils.precision import full
 from unsmooth.utils.threads import one_thread
 from unsmooth.vitals.base import LARGEST_SIDE, MAP_SIDE, Collector, Undefined, Values, Vital
 
@@ -252,7 +253,7 @@ class _Pass:
     # Which tokens, vitals and images.
 
     def tokens(self, block: Block, x: Tensor) -> Tensor:
-        x = _with_doubles(as_tokens(x, block.channels))
+        x = _with_doubles(full(as_tokens(x, block.channels)))
         return x if self.prefix else x[:, prefix_of(block, self.anatomy) :]
 
     def due(self, *inputs: str) -> Iterator[tuple[Vital, int]]:

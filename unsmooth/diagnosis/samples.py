@@ -46,11 +46,12 @@ def sample_maps(
         whole = call.map().float()
         maps = whole[..., start:, start:]
         grid = grid_of(maps.shape[-1], size)
-        if grid is None or maps.ndim != 4 or len(maps) != len(images) or not maps.sum().isfinite():
+        square = maps.shape[-2] == maps.shape[-1]
+        if grid is None or not square or maps.ndim != 4 or len(maps) != len(images) or not maps.sum().isfinite():
             return
         pooled = F.max_pool2d(whole[:, :1], POOLED, ceil_mode=True)
         for sample, heads, first in zip(samples, maps, pooled, strict=False):
-            queries, reduced = _reduce(heads, grid)
+            queries, reduced = _reduce(heads[:, _lattice(grid)], grid)
             entry = sample.blocks.setdefault(block.index, SampleBlock([], []))
             entry.grid, entry.queries = list(reduced.shape[-2:]), queries
             entry.heads, entry.maps, entry.first_head = len(heads), _encode(reduced), _encode(first)
@@ -61,7 +62,8 @@ def sample_maps(
         if grid is None or not tokens.sum().isfinite():
             return
         u = F.normalize(tokens, dim=-1)
-        for sample, cosine in zip(samples, u @ u.mT, strict=False):
+        shown = u[:, _lattice(grid)]  # the whole matrix is quadratic in the tokens
+        for sample, cosine in zip(samples, shown @ u.mT, strict=False):
             queries, reduced = _reduce(cosine.abs().unsqueeze(0), grid)
             entry = sample.blocks.setdefault(block.index, SampleBlock([], []))
             entry.grid, entry.queries = list(reduced.shape[-2:]), queries
@@ -72,11 +74,21 @@ def sample_maps(
     return samples
 
 
-def _reduce(maps: Tensor, grid: tuple[int, int]) -> tuple[list[list[int]], Tensor]:
-    """A lattice of queries, as rows and columns of the shown grid, and their maps (heads, queries, h, w)."""
+def _rows_and_columns(grid: tuple[int, int]) -> tuple[list[int], list[int]]:
     rows, columns = (torch.linspace(0, n - 1, min(n, QUERIES_PER_SIDE)).round().long().tolist() for n in grid)
-    index = [r * grid[1] + c for r in rows for c in columns]
-    maps = maps[:, index].unflatten(-1, grid)
+    return rows, columns
+
+
+def _lattice(grid: tuple[int, int]) -> list[int]:
+    """Indices of the queries that are shown."""
+    rows, columns = _rows_and_columns(grid)
+    return [r * grid[1] + c for r in rows for c in columns]
+
+
+def _reduce(maps: Tensor, grid: tuple[int, int]) -> tuple[list[list[int]], Tensor]:
+    """The queries as rows and columns of the shown grid, and their maps (heads, queries, h, w), maybe averaged."""
+    rows, columns = _rows_and_columns(grid)
+    maps = maps.unflatten(-1, grid)
     shown = (min(grid[0], KEYS_PER_SIDE), min(grid[1], KEYS_PER_SIDE))
     if shown != grid:
         maps = F.adaptive_avg_pool2d(maps, shown)

@@ -10,15 +10,18 @@ from typing import Any
 from torch import nn
 
 from unsmooth.errors import UnsmoothError, first_line, missing_package, unknown
+from unsmooth.hosts.host_options import check_config, check_options, config_options, constructor_options
 from unsmooth.spec import SpecItem
 
 PRETRAINED = "pretrained"  # option of every host: load the weights of its library
+ELSEWHERE = ("hf-hub:", "hf_hub:", "local-dir:")  # names of timm whose configuration is a file, here or on the hub
 
 
-def create_host(host: SpecItem, pretrained: bool = False, **options: Any) -> nn.Module:
-    """Build the host of a spec. Its options, and `options` on top of them, are those of its library.
+def create_host(host: SpecItem, pretrained: bool = False, offline: bool = False, **options: Any) -> nn.Module:
+    """Build the host of a spec. Its options, and `options` on top of them, are those of its architecture.
 
-    `pretrained=true` among the options is the same as the argument.
+    `pretrained=true` among the options is the same as the argument. With `offline`, for a host that a file names,
+    nothing is downloaded: no weights, and configurations only from this machine.
     """
     library, _, name = host.name.partition(":")
     if library not in _LIBRARIES:  # names of timm may contain colons too: hf-hub:ID, local-dir:FOLDER
@@ -28,40 +31,49 @@ def create_host(host: SpecItem, pretrained: bool = False, **options: Any) -> nn.
     wanted = build_options.pop(PRETRAINED, False)
     if not isinstance(wanted, bool):
         raise UnsmoothError(f"pretrained must be true or false (got {wanted!r} in {spec}).")
+    weights = not offline and (pretrained or wanted)
     try:
-        return _LIBRARIES[library](name, pretrained or wanted, build_options)
+        return _LIBRARIES[library](name, weights, offline, build_options)
     except UnsmoothError:
         raise
     except Exception as error:  # a constructor may fail in any way on its options; its message names the option
         raise UnsmoothError(f"{library} cannot build {spec}: {type(error).__name__}: {first_line(error)}") from error
 
 
-def _timm(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+def _timm(name: str, pretrained: bool, offline: bool, options: dict[str, Any]) -> nn.Module:
     import timm
 
     import unsmooth.models  # noqa: F401  # registers its hosts with timm
 
-    if not name.startswith(("hf-hub:", "hf_hub:", "local-dir:")) and not timm.is_model(name):
+    elsewhere = name.startswith(ELSEWHERE)
+    if elsewhere and offline:
+        raise UnsmoothError(
+            f"a saved folder names the host {name}, which is not in it. Pass the host: load(path, model)."
+        )
+    if not elsewhere and not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
         raise UnsmoothError(
             (f"there is no folder {name!r}, and no timm model." if "/" in name else f"timm has no model {name!r}.")
             + (f" Closest names: {', '.join(near)}." if near else "")
             + " For other libraries, use hf:NAME or torchvision:NAME."
         )
+    known = constructor_options(timm.model_entrypoint("vit_base_patch16_224" if elsewhere else name))
+    check_options(name, options, known)
     return timm.create_model(name, pretrained=pretrained, **options)
 
 
-def _torchvision(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+def _torchvision(name: str, pretrained: bool, offline: bool, options: dict[str, Any]) -> nn.Module:
     from torchvision import models
 
     known = models.list_models(module=models)
     if name not in known:
         raise unknown("torchvision model", name, known)
+    check_options(f"torchvision:{name}", options, constructor_options(models.get_model_builder(name)))
     model: nn.Module = models.get_model(name, weights="DEFAULT" if pretrained else None, **options)
     return model
 
 
-def _hf(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+def _hf(name: str, pretrained: bool, offline: bool, options: dict[str, Any]) -> nn.Module:
     try:
         import transformers
         from transformers import CONFIG_MAPPING, AutoConfig
@@ -72,29 +84,33 @@ def _hf(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
             raise UnsmoothError(
                 f"hf:{name} is a model type without weights. For pretrained weights, use a hub id or a folder: hf:ID."
             )
-        defaults = CONFIG_MAPPING[name]()
-        for key in options:
-            if not hasattr(defaults, key):
-                raise unknown("option", key, defaults.to_dict(), owner=f"hf:{name}")
+        check_options(f"hf:{name}", options, config_options(CONFIG_MAPPING[name]()))
         config = CONFIG_MAPPING[name](**options)
     else:
+        source = {"local_files_only": offline, "trust_remote_code": False}
         try:
-            config = AutoConfig.from_pretrained(name, **options)
+            config = AutoConfig.from_pretrained(name, **source)
+            check_options(f"hf:{name}", options, config_options(config))
+            config = AutoConfig.from_pretrained(name, **source, **options)
+        except UnsmoothError:
+            raise
         except (OSError, ValueError) as error:
             raise UnsmoothError(
                 f"hf:{name} is not a model type of transformers, not a local folder, and not a hub id that could be "
                 f"reached ({first_line(error)})"
             ) from error
+    check_config(f"hf:{name}", config)
     config.architectures = config.architectures or []  # transformers iterates over it
     # The image classifier of the type if there is one, its backbone otherwise.
     for auto in (transformers.AutoModelForImageClassification, transformers.AutoModel):
         if type(config) in auto._model_mapping:
             build: Any = auto.from_pretrained if pretrained else auto.from_config
-            return build(name, config=config) if pretrained else build(config)
+            given = {"pretrained_model_name_or_path": name} if pretrained else {}
+            return build(**given, config=config, trust_remote_code=False)
     raise UnsmoothError(f"hf:{name} is not a vision model. Use the type of one, such as hf:vit.")
 
 
-_LIBRARIES: dict[str, Callable[[str, bool, dict[str, Any]], nn.Module]] = {
+_LIBRARIES: dict[str, Callable[[str, bool, bool, dict[str, Any]], nn.Module]] = {
     "timm": _timm,
     "hf": _hf,
     "torchvision": _torchvision,

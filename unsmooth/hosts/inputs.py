@@ -3,24 +3,52 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.hosts.modes import device_of, dtype_of
+from unsmooth.hosts.modes import device_of, dtype_of, eval_mode
 
 Example = dict[str, Any]
+SIDES = ("img_size", "image_size", "input_size", "resolution")  # attributes with the size of images
+USUAL = (224, 32, 64, 28, 384, 96, 128, 256, 512)  # pixels, tried in this order
+MAX_OTHER = 9  # class, distillation and register tokens in a position embedding
 TEXT_LENGTH = 4  # tokens of the text that a host for images and text is called with
+
+# Sizes of hosts that do not tell theirs, found by trying.
+_TRIED: WeakKeyDictionary[nn.Module, tuple[int, int, int]] = WeakKeyDictionary()
 
 
 def example_input(model: nn.Module) -> Example:
     """An input that the host accepts, as an argument of `run`: one image of noise, with text if the host needs it."""
     if next(model.parameters(), None) is None:
         raise UnsmoothError(f"{type(model).__name__} has no parameters, so it is not a vision transformer")
+    if not describes_input(model) and _known_side(model) is None and model not in _TRIED:
+        _TRIED[model] = _usual_size(model)
     return batch_inputs(model, torch.randn(1, *image_size(model), generator=torch.Generator().manual_seed(0)))
+
+
+def describes_input(model: nn.Module) -> bool:
+    """Whether a host has the configuration of its library, with the size of its images."""
+    return bool(getattr(model, "config", None) is not None or getattr(model, "pretrained_cfg", None))
+
+
+def _usual_size(model: nn.Module) -> tuple[int, int, int]:
+    """The first of the usual sizes that a host accepts; the default size if it accepts none."""
+    channels, *default = image_size(model)
+    for side in USUAL:
+        try:
+            with eval_mode(model):
+                run(model, batch_inputs(model, torch.zeros(1, channels, side, side)))
+            return channels, side, side
+        except Exception:  # a host may fail in any way on an image that it was not made for
+            continue
+    return channels, default[0], default[1]
 
 
 def batch_inputs(model: nn.Module, images: Tensor) -> Example:
@@ -59,8 +87,9 @@ def image_size(model: nn.Module) -> tuple[int, int, int]:
         return getattr(config, "num_channels", 3), height, width
     settings = getattr(model, "pretrained_cfg", None) or {}
     channels, height, width = settings.get("input_size", (3, 224, 224))
-    embed = getattr(model, "patch_embed", None)
-    side = getattr(embed, "img_size", None) or getattr(model, "image_size", None)
+    side = _known_side(model)
+    if side is None and model in _TRIED:
+        return _TRIED[model]
     if side is not None:
         height, width = side if isinstance(side, list | tuple) else (side, side)
     channels = getattr(model, "in_chans", channels)  # for hosts without a convolution
@@ -68,6 +97,35 @@ def image_size(model: nn.Module) -> tuple[int, int, int]:
     if convolution is not None:
         channels = convolution.in_channels
     return channels, height, width
+
+
+def _known_side(model: nn.Module) -> Any:
+    """The size of images that attributes or the position embedding of a host tell; None if they do not."""
+    side = next((side for owner in _owners(model) for name in SIDES if (side := _side(owner, name))), None)
+    return side if side is not None or describes_input(model) else _side_of_positions(model)
+
+
+def _owners(model: nn.Module) -> list[Any]:
+    """The objects that may say for which images a host was built."""
+    embeds = [module for name, module in model.named_modules() if "embed" in name.rpartition(".")[2]]
+    return [getattr(model, "patch_embed", None), model, *embeds]
+
+
+def _side(owner: Any, name: str) -> Any:
+    """The height and width, or both as one number, that an attribute holds; None if it holds something else."""
+    value = getattr(owner, name, None)
+    numbers = value if isinstance(value, list | tuple) and len(value) == 2 else [value]
+    return value if all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers) else None
+
+
+def _side_of_positions(model: nn.Module) -> int | None:
+    """The side of square images with as many patches as the position embedding has rows, less a few other tokens."""
+    patch = next((m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == m.stride), None)
+    rows = next((p.shape[-2] for name, p in model.named_parameters() if "pos" in name and p.ndim >= 2), 0)
+    if patch is None or not rows:
+        return None
+    grid = next((math.isqrt(rows - k) for k in range(MAX_OTHER) if math.isqrt(max(rows - k, 0)) ** 2 == rows - k), 0)
+    return grid * int(patch.stride[0]) or None
 
 
 def first_tensor(value: Any) -> Tensor | None:

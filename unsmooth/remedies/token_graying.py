@@ -29,6 +29,8 @@ from unsmooth.remedies.base import Placement, Remedy, TokenHook, register
 from unsmooth.utils.options import option, options
 from unsmooth.utils.precision import without_autocast
 
+DENSE = 1024  # largest DCT that is a product with a matrix; a larger one is an FFT, whose memory is linear
+
 
 @options
 class TokenGrayingOptions:
@@ -47,20 +49,52 @@ class TokenGrayingOptions:
 def dct_matrix(size: int, **kind: Any) -> Tensor:
     """The orthonormal DCT-II as a matrix: D x is the transform, Dᵀ its inverse."""
     n = torch.arange(size, dtype=torch.float64, device="cpu")  # some devices have no double precision
+    if not size:
+        return torch.empty(0, 0).to(**kind)
     matrix = torch.cos(math.pi / size * (n + 0.5) * n.unsqueeze(1)) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)
     return matrix.to(**kind)
 
 
-def gray_dct(x: Tensor, epsilon: float, rescale: bool, rows: Tensor, columns: Tensor) -> Tensor:
+def dct(x: Tensor, matrix: Tensor | None) -> Tensor:
+    """The orthonormal DCT-II of the columns of x, by its matrix, or without one by an FFT (Makhoul, 1980)."""
+    if matrix is not None:
+        return matrix @ x
+    reordered = torch.cat([x[..., ::2, :], x[..., 1::2, :].flip(-2)], dim=-2)
+    scale, phase = _scale_and_phase(x)
+    return (torch.fft.fft(reordered, dim=-2) * phase).real * scale
+
+
+def inverse_dct(y: Tensor, matrix: Tensor | None) -> Tensor:
+    """The inverse of `dct`."""
+    if matrix is not None:
+        return matrix.mT @ y
+    scale, phase = _scale_and_phase(y)
+    y = y / scale
+    mirrored = torch.cat([torch.zeros_like(y[..., :1, :]), y[..., 1:, :].flip(-2)], dim=-2)
+    reordered = torch.fft.ifft(torch.complex(y, -mirrored) * phase.conj(), dim=-2).real
+    place = torch.cat([torch.arange(0, y.shape[-2], 2), torch.arange(1, y.shape[-2], 2).flip(0)]).to(y.device)
+    return reordered[..., place.argsort(), :]
+
+
+def _scale_and_phase(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors that make an FFT of reordered rows an orthonormal DCT-II."""
+    size = x.shape[-2]
+    k = torch.arange(size, dtype=x.dtype, device=x.device).unsqueeze(1)
+    scale = torch.full_like(k, math.sqrt(2 / size))
+    scale[0] = math.sqrt(1 / size)
+    return scale, torch.polar(torch.ones_like(k), -math.pi / (2 * size) * k)
+
+
+def gray_dct(x: Tensor, epsilon: float, rescale: bool, rows: Tensor | None, columns: Tensor | None) -> Tensor:
     """Raise the magnitudes of the two-dimensional DCT of tokens × channels to the power ε."""
-    spectrum = rows @ x @ columns.mT
+    spectrum = dct(dct(x, rows).mT, columns).mT
     magnitude = spectrum.abs()
     peak = magnitude.amax(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
     # Clamping to the smallest normal number keeps the gradient of the power finite at zeros of the spectrum.
     power = (magnitude / peak).clamp_min(torch.finfo(x.dtype).tiny).pow(epsilon)
     grayed = spectrum.sign() * (power * peak if rescale else power)
-    return rows.mT @ grayed @ columns
+    return inverse_dct(inverse_dct(grayed, rows).mT, columns).mT
 
 
 class GramPower(torch.autograd.Function):
@@ -131,8 +165,8 @@ class Graying(TokenHook):
         self.transform, self.epsilon, self.rescale, self.channels_last = transform, epsilon, rescale, channels_last
         if transform == "dct":
             # For the usual number of tokens; a matrix for another number is computed in the forward pass.
-            self.register_buffer("rows", dct_matrix(tokens), persistent=False)
-            self.register_buffer("columns", dct_matrix(channels), persistent=False)
+            for name, size in (("rows", tokens), ("columns", channels)):
+                self.register_buffer(name, dct_matrix(size if size <= DENSE else 0), persistent=False)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Graying:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -149,10 +183,13 @@ class Graying(TokenHook):
         with without_autocast(x):
             wide = x if x.dtype == torch.float64 else x.float()
             kind: dict[str, Any] = {"dtype": wide.dtype, "device": wide.device}
-            rows = self.rows.to(**kind)
-            if rows.shape[0] != x.shape[-2]:
+            rows = self.rows.to(**kind) if len(self.rows) else None
+            if x.shape[-2] > DENSE:
+                rows = None
+            elif rows is None or len(rows) != x.shape[-2]:
                 rows = dct_matrix(x.shape[-2], **kind)
-            return gray_dct(wide, self.epsilon, self.rescale, rows, self.columns.to(**kind)).to(x.dtype)
+            columns = self.columns.to(**kind) if len(self.columns) else None
+            return gray_dct(wide, self.epsilon, self.rescale, rows, columns).to(x.dtype)
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         if x.ndim == 3:
@@ -212,6 +249,6 @@ class TokenGraying(Remedy[TokenGrayingOptions]):
         n = embed.tokens
         d = embed.channels if options.where == "embedding" else embed.image_channels * math.prod(embed.kernel)
         if options.transform == "dct":
-            return 4 * n * d * (n + d)
+            return sum(4 * n * d * (size if size <= DENSE else 5 * math.ceil(math.log2(size))) for size in (n, d))
         small, large = min(n, d), max(n, d)
         return 4 * small * small * large + 9 * small**3  # two products, and 9n³ for the eigenvectors

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.utils.files import encode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +26,7 @@ def render(diagnoses: Sequence[Diagnosis], format: str) -> bytes:
     if format == "html":
         from unsmooth.report.page import page
 
-        return page(diagnoses).encode()
+        return encode(page(diagnoses))
     from unsmooth.report.figures import depth, save
 
     return save(depth(diagnoses, [diagnosis.model.name for diagnosis in diagnoses]), format)
@@ -52,7 +53,7 @@ def render_trial(trial: Trial, format: str) -> bytes:
     if format == "html":
         from unsmooth.report.trial_page import trial_page
 
-        return trial_page(trial).encode()
+        return encode(trial_page(trial))
     from unsmooth.report.figures import save
     from unsmooth.report.trial_figures import differences
 

@@ -485,6 +485,13 @@ class Diagnosis(Result):
     findings: list[Finding] = Field(default_factory=list)
     limits: list[Limit] = Field(default_factory=list, exclude_if=lambda value: not value)
 
+    def __post_init__(self) -> None:
+        for key, vital in self.vitals.items():
+            for part, series in vital.parts.items():
+                if len(series) != self.blocks:
+                    name = f"{key}.{part}".rstrip(".")
+                    raise ValueError(f"{name} has {len(series)} values for {self.blocks} blocks")
+
     @property
     def verdict(self) -> str:
         """The verdict in one word.

@@ -26,6 +26,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.utils.files import write
 
 FORMAT = 1
+INTEGER_BITS = 63
 T = TypeVar("T")
 _CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
@@ -65,7 +66,7 @@ class Result:
         """
         text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         if path is not None:
-            write(Path(path), text.encode())
+            write(Path(path), text)
         return text
 
     @classmethod
@@ -91,6 +92,8 @@ class Result:
             )
         fields = {name: value for name, value in values.items() if name not in ("format", "kind")}
         try:
+            if (huge := _huge_integer(fields)) is not None:
+                raise UnsmoothError(f"{where} is not a valid {cls.kind}: a number has {huge} bits.")
             result: Self = _adapter(cls).validate_python(fields)
             return result
         except ValidationError as error:
@@ -129,6 +132,14 @@ class Result:
             if name in inner:  # a result within a result
                 _add_constants(definition, inner[name].kind)
         return _add_constants(schema, cls.kind)
+
+
+def _huge_integer(value: Any) -> int | None:
+    """The number of bits of an integer that no count in a result has, if there is one."""
+    if isinstance(value, int):
+        return value.bit_length() if value.bit_length() > INTEGER_BITS else None
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((bits for item in items if (bits := _huge_integer(item)) is not None), None)
 
 
 def _add_constants(schema: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -139,5 +139,5 @@ class Reproduction(Result):
     def write(self, folder: Path) -> list[Path]:
         """Write paper.json and paper.md to a folder."""
         self.to_json(folder / RESULT)
-        write(folder / TABLE, str(self).encode())
+        write(folder / TABLE, str(self))
         return [folder / RESULT, folder / TABLE]

@@ -25,6 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from unsmooth.utils.precision import full, without_autocast
+
 Attend = Callable[[Tensor], Tensor]
 
 SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax}
@@ -219,7 +221,8 @@ def fused_call(q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions) -> Attenti
     def scores() -> Tensor:
         if not cached:
             keys = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3) if options["enable_gqa"] else k
-            cached.append(dot_scores(q, keys, options["scale"]))
+            with without_autocast(q):  # in single precision, as the kernel: products of half precision overflow
+                cached.append(dot_scores(full(q), full(keys), options["scale"]))
         return cached[0]
 
     def weights() -> Tensor:

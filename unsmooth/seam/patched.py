@@ -228,6 +228,11 @@ def patches_of(model: nn.Module) -> list[ModulePatches]:
     return [each for each in patches if each is not None]
 
 
+def is_outermost(module: nn.Module) -> bool:
+    """Whether the class of a module can be restored: it is not patched, or nothing changed its class since."""
+    return not hasattr(type(module), "_unsmooth_host") or "_unsmooth_host" in vars(type(module))
+
+
 def unpatch(module: nn.Module) -> None:
     """Restore the class of a module that has no patches any more."""
     if "_unsmooth_patches" in module.__dict__ and not module.__dict__["_unsmooth_patches"]:

@@ -9,6 +9,7 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from unsmooth import remedies
@@ -17,7 +18,7 @@ from unsmooth.hosts.anatomy import CONTAINERS, Anatomy
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.remedies.base import LinearPatch, Placement, TokenHook
-from unsmooth.seam.patched import ResidualScale, module_patches, unpatch
+from unsmooth.seam.patched import ResidualScale, is_outermost, module_patches, unpatch
 from unsmooth.spec import SpecItem
 from unsmooth.surgery.plan import Plan, check_applicable, prepare
 from unsmooth.surgery.record import (
@@ -61,10 +62,17 @@ def apply(
         >>> [str(remedy) for remedy in unsmooth.applied(model).remedies]
         ['context_broadcast(kind=scaled, blocks=1:)']
     """
+    with torch.inference_mode(False):  # parameters that are made in inference mode cannot be trained
+        return _apply(model, remedy, blocks, example, options)
+
+
+def _apply(
+    model: nn.Module, remedy: str | SpecItem, blocks: str | None, example: Example | None, options: dict[str, Any]
+) -> Plan:
     operation = prepare(model, remedy, blocks, example, options)
     check_applicable(operation)
     for index, reason in operation.plan.refused.items():
-        warnings.warn(f"{operation.remedy.name} is not applied to block {index}: {reason}", stacklevel=2)
+        warnings.warn(f"{operation.remedy.name} is not applied to block {index}: {reason}", stacklevel=3)
     attachments: list[Attachment] = []
     try:
         for placement in operation.placements:
@@ -108,6 +116,7 @@ def remove(model: nn.Module, remedy: str | None = None) -> None:
         raise UnsmoothError(
             f"there is nothing to remove: {remedy or 'a remedy'} is not on this model (it has: {names})"
         )
+    _check_detachable(model, removed)
     for entry in reversed(removed):
         for attachment in reversed(entry.attachments):
             _detach(model, attachment)
@@ -116,6 +125,17 @@ def remove(model: nn.Module, remedy: str | None = None) -> None:
         record.anatomy = None
         if record.host is None:
             model.__dict__.pop(RECORD, None)
+
+
+def _check_detachable(model: nn.Module, removed: list[AppliedRemedy]) -> None:
+    """Raise if the class of a patched module was changed later, as `torch.nn.utils.parametrize` does."""
+    modules = dict(model.named_modules())
+    for target in (attachment.target for entry in removed for attachment in entry.attachments):
+        if target in modules and not is_outermost(modules[target]):
+            raise UnsmoothError(
+                f"{target} was parametrised after a remedy was applied. Remove the parametrisation first: "
+                "torch.nn.utils.parametrize.remove_parametrizations."
+            )
 
 
 def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) -> Attachment:

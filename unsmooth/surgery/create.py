@@ -36,12 +36,16 @@ def create_model(spec: str | ModelSpec, pretrained: bool = False, **host_kwargs:
         >>> model.head.out_features
         10
     """
-    spec = parse(spec)
+    return build_model(parse(spec), pretrained, **host_kwargs)
+
+
+def build_model(spec: ModelSpec, pretrained: bool = False, offline: bool = False, **host_kwargs: Any) -> nn.Module:
+    """The same. `offline` is for a spec that a saved folder names: nothing is downloaded."""
     if spec.host is None:
         raise UnsmoothError(f"the spec {str(spec)!r} names no host: write HOST+{spec}")
     for remedy in spec.remedies:  # a mistake in a remedy raises before a large host is built
         remedies.options_of(remedy)
-    model = create_host(spec.host, pretrained, **host_kwargs)
+    model = create_host(spec.host, pretrained, offline, **host_kwargs)
     options = {**spec.host.options, **host_kwargs}
     options.pop(PRETRAINED, None)  # weights are not part of the architecture: a saved model brings its own
     host = SpecItem(spec.host.name, options)

@@ -213,7 +213,8 @@ def anatomy_of(model: nn.Module, example: Example | None = None) -> Anatomy:
     except Exception as error:  # a host may fail in any way on an input that it was not made for
         reason = first_line(error)
         raise UnsmoothError(
-            f"could not run {type(model).__name__} on one example image ({reason}). Pass example={{'image': …}}."
+            f"could not run {type(model).__name__} on one example image ({reason}). Pass one that it accepts: "
+            "example={'image': torch.randn(1, 3, 224, 224)}."
         ) from error
 
 

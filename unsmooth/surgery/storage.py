@@ -26,7 +26,7 @@ from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError, first_line
 from unsmooth.spec import ModelSpec, parse
 from unsmooth.surgery.apply import apply, remove
-from unsmooth.surgery.create import create_model
+from unsmooth.surgery.create import build_model, create_model
 from unsmooth.surgery.record import PREFIX, applied, check_unfolded, check_unwrapped, check_whole, record_of
 from unsmooth.utils.files import replace_files
 
@@ -189,7 +189,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # readers raise errors of many types for a broken or foreign file
         reason = first_line(error)
-        if isinstance(error, pickle.UnpicklingError):  # its message advises to load the file unsafely
+        if not isinstance(error, OSError) and len(reason) < 12:  # a KeyError or struct error of a broken file
+            reason = f"it is damaged, or not a file of torch.save ({type(error).__name__}: {reason})"
+        # The message advises to load the file unsafely.
+        if "weights_only" in str(error) or isinstance(error, pickle.UnpicklingError):
             reason = "torch.load refuses it with weights_only=True. Save only the state dict with torch.save."
         raise UnsmoothError(f"cannot read weights from {path}: {reason}") from error
     for key in NESTED:
@@ -200,7 +203,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise UnsmoothError(
             f"{path} holds no weights. Expected tensors by name, or a dict with one of {', '.join(NESTED)}."
         )
-    return {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+    tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+    odd = next((name for name, value in tensors.items() if value.is_meta or value.layout != torch.strided), None)
+    if odd is not None:
+        raise UnsmoothError(f"{path} holds {odd} without values or as a sparse tensor. Save dense tensors.")
+    return tensors
 
 
 def _adapted(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -224,10 +231,12 @@ def fill(model: nn.Module, weights: dict[str, Tensor], path: Path) -> nn.Module:
     """Load weights into a model. If names or shapes differ, raise with a list of them and leave the model unchanged."""
     weights = _adapted(model, weights)
     own = model.state_dict()
+    both = own.keys() & weights.keys()
     problems = [
         ("not in the file", sorted(own.keys() - weights.keys())),
         ("not in the model", sorted(weights.keys() - own.keys())),
-        ("of another size", sorted(k for k in own.keys() & weights.keys() if own[k].shape != weights[k].shape)),
+        ("of another kind of number", sorted(k for k in both if _kind(own[k]) != _kind(weights[k]))),
+        ("of another size", sorted(k for k in both if own[k].shape != weights[k].shape)),
     ]
     wrong = [
         f"{len(names)} {what} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
@@ -240,11 +249,17 @@ def fill(model: nn.Module, weights: dict[str, Tensor], path: Path) -> nn.Module:
     return model
 
 
+def _kind(tensor: Tensor) -> str:
+    """Which numbers a tensor holds; they are converted within a kind, such as half to single precision."""
+    return "complex" if tensor.is_complex() else "float" if tensor.is_floating_point() else "integer"
+
+
 def _of_remedy(name: str) -> bool:
     return any(step.startswith(PREFIX) for step in name.split("."))
 
 
 def _load_folder(spec: ModelSpec, folder: Path, model: nn.Module | str | ModelSpec | None) -> nn.Module:
+    offline = model is None  # the caller may name a host on the hub; the folder may not
     if isinstance(model, str | ModelSpec):
         requested = parse(model) if isinstance(model, str) else model
         if requested.remedies and requested.remedies != spec.remedies:
@@ -255,7 +270,7 @@ def _load_folder(spec: ModelSpec, folder: Path, model: nn.Module | str | ModelSp
             raise UnsmoothError(
                 "the saved model was not built from a spec, so its host is unknown. Pass it: load(path, model=host)."
             )
-        weights, built = read_weights(folder / WEIGHTS), create_model(spec)
+        weights, built = read_weights(folder / WEIGHTS), build_model(spec, offline=offline)
         dtypes = {value.dtype for value in weights.values() if value.is_floating_point()}
         if len(dtypes) == 1:  # a model of the caller keeps its dtype
             built.to(dtype=dtypes.pop())

@@ -96,6 +96,10 @@ class Task(ABC):
     def counts(self) -> dict[str, int]:
         """Number of items in "train" and "val", and other sizes that must not change when a run is resumed."""
 
+    def fingerprint(self) -> str:
+        """A digest of some of the data; "" if it is not taken."""
+        return ""
+
     def build(self) -> None:  # noqa: B027
         """Build the model and the datasets."""
 

@@ -56,6 +56,8 @@ def build(
     Returns:
         The model on the CPU.
     """
+    if checkpoint is not None and pretrained:
+        raise UnsmoothError("give either pretrained weights or a checkpoint, not both.")
     parsed = parse(spec)
     options = _host_options(parsed, classes, recipe)
     torch.manual_seed(seed)

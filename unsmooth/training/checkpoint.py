@@ -7,6 +7,7 @@ pickled.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.utils.files import replace_files
 
 TENSOR = "tensor"  # {TENSOR: name} in the JSON refers to a tensor
-STATE = "unsmooth_state"
+STATE, CHECKSUM = "unsmooth_state", "crc32"
 
 
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
@@ -28,7 +29,8 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
     tensors: dict[str, Tensor] = {}
     tree = json.dumps(_pack(state, "", tensors))
     try:
-        replace_files({path: lambda temporary: save_file(tensors, temporary, metadata={STATE: tree})})
+        metadata = {STATE: tree, CHECKSUM: checksum(tree, tensors)}
+        replace_files({path: lambda temporary: save_file(tensors, temporary, metadata=metadata)})
     except (OSError, SafetensorError) as error:
         raise UnsmoothError(f"cannot write {path}: {error}. The last good checkpoint is unchanged.") from error
 
@@ -37,10 +39,26 @@ def read_state(path: Path) -> Any:
     """Read the tree that `write_state` wrote."""
     try:
         with safe_open(path, "pt") as file:
-            tree = json.loads((file.metadata() or {})[STATE])
-            return _unpack(tree, file)
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+            state = _unpack(json.loads(metadata[STATE]), tensors)
+            intact = metadata.get(CHECKSUM) in (None, checksum(metadata[STATE], tensors))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise UnsmoothError(f"{path} is not a checkpoint of a run ({type(error).__name__}: {error})") from error
+    if not intact:
+        raise UnsmoothError(
+            f"{path} is damaged: its checksum differs. Restore it, or delete {path.parent} to start again."
+        )
+    return state
+
+
+def checksum(tree: str, tensors: Mapping[str, Tensor]) -> str:
+    """CRC-32 of the JSON, and of the names, types, sizes and bytes of the tensors."""
+    crc = zlib.crc32(tree.encode())
+    for name, tensor in sorted(tensors.items()):
+        crc = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), crc)
+        crc = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, crc)
+    return f"{crc:08x}"
 
 
 def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -59,15 +77,15 @@ def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     raise UnsmoothError(f"a checkpoint cannot hold {name} of type {type(value).__name__}. Use another optimizer.")
 
 
-def _unpack(value: Any, file: Any) -> Any:
+def _unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == TENSOR:
-        return file.get_tensor(content)
+        return tensors[content]
     if kind == "dict":
-        return {key: _unpack(item, file) for key, item in content}
-    items = [_unpack(item, file) for item in content]
+        return {key: _unpack(item, tensors) for key, item in content}
+    items = [_unpack(item, tensors) for item in content]
     return tuple(items) if kind == "tuple" else items
 
 

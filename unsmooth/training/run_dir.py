@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -27,7 +28,9 @@ from unsmooth.utils.files import write
 
 FORMAT = 1
 # Settings that must not change when a run is resumed.
-FIXED = ("task", "options", "spec", "data", "val_data", "seed", "checkpoint", "pretrained", "images")
+FIXED = ("task", "options", "spec", "data", "val_data", "seed", "checkpoint", "pretrained", "images", "fingerprint")
+# Settings that change rounding, and so the results of a run that goes on with others.
+ROUNDING = ("threads", "processes", "device")
 
 
 class RunDir:
@@ -97,6 +100,7 @@ class RunDir:
             return
         if not self.started:
             return
+        old = {"fingerprint": settings.get("fingerprint"), **old}  # runs of older versions have none
         changed = [f"{k} was {old.get(k)!r} and is {settings.get(k)!r}" for k in FIXED if old.get(k) != settings.get(k)]
         changed += differences(old.get("recipe", {}), settings["recipe"])
         if changed:
@@ -120,7 +124,16 @@ class RunDir:
             ) from error
         for temporary in self.path.rglob(".*.tmp"):  # left by a process that was killed while writing
             temporary.unlink(missing_ok=True)
-        if self.settings() is None or not self.started:
+        old = self.settings()
+        if old is not None and self.started:
+            for name in ROUNDING:
+                if name in old and name in settings and old[name] != settings[name]:
+                    warnings.warn(
+                        f"{self.path} was started with {name}={old[name]} and goes on with {settings[name]}: results "
+                        "will differ slightly from those of an uninterrupted run.",
+                        stacklevel=2,
+                    )
+        else:
             _write_json(self.settings_file, {"format": FORMAT, "kind": "run", **settings})
 
     def release(self) -> None:
@@ -142,23 +155,25 @@ class RunDir:
         _write_json(self.result_file, result)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Lines of metrics.jsonl, without an incomplete last line."""
+        """Lines of metrics.jsonl that can be read. A killed process leaves an incomplete last line."""
         lines = []
         if self.metrics_file.exists():
-            for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
-                with suppress(ValueError):
-                    lines.append(json.loads(line))
+            for text in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
+                with suppress(ValueError, RecursionError):
+                    line = json.loads(text)
+                    if isinstance(line, dict) and isinstance(line.get("epoch"), int):
+                        lines.append(line)
         return lines
 
     def truncate_metrics(self, epochs: int) -> None:
         """Remove the lines after a number of epochs, which are trained again."""
         lines = [line for line in self.metrics() if line["epoch"] <= epochs]
-        write(self.metrics_file, "".join(_json_line(line) for line in lines).encode())
+        write(self.metrics_file, "".join(_json_line(line) for line in lines))
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
         try:
-            with self.metrics_file.open("a", encoding="utf-8") as file:
+            with self.metrics_file.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(_json_line(line))
         except OSError as error:
             raise UnsmoothError(
@@ -167,6 +182,12 @@ class RunDir:
 
     def clear(self) -> None:
         """Remove the outputs of a run that has no checkpoint yet."""
+        epochs = len(self.metrics())
+        if epochs > 1:  # a run may be killed between its first epoch and its first checkpoint, but not later
+            raise UnsmoothError(
+                f"{self.state} is missing, and {epochs} epochs were trained. Restore it, or delete {self.path} and "
+                "start again."
+            )
         for folder in (self.best, self.last, self.tensorboard):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -197,7 +218,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write(path, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    write(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _json_line(values: Mapping[str, Any]) -> str:

@@ -19,7 +19,8 @@ def run_settings(task: Task, command: str = "") -> dict[str, Any]:
     request = task.request
     return {
         "task": task.name, "options": {name: str(value) for name, value in request.options.items()},
-        "spec": str(request.spec), "data": task.data, "val_data": request.val_data, "images": task.counts(),
+        "spec": str(request.spec), "data": task.data, "val_data": request.val_data,
+        "images": task.counts(), "fingerprint": task.fingerprint(),
         "seed": request.seed, "checkpoint": None if request.checkpoint is None else str(request.checkpoint),
         "pretrained": request.pretrained, "recipe": request.recipe.to_json(), "command": command,
         "threads": torch.get_num_threads(),

@@ -1,4 +1,4 @@
-"""Graceful shutdown: SIGINT and SIGTERM set a flag that is checked after each step."""
+"""Graceful shutdown: SIGINT, SIGTERM and SIGHUP set a flag that is checked after each step."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
 class StopFlag:
@@ -18,12 +20,12 @@ class StopFlag:
 
 @contextmanager
 def graceful_shutdown() -> Iterator[StopFlag]:
-    """Turn the first SIGINT or SIGTERM into a flag; a second signal has its usual effect."""
+    """Turn the first SIGINT, SIGTERM or SIGHUP (a closed terminal) into a flag; a second one has its usual effect."""
     flag = StopFlag()
     if threading.current_thread() is not threading.main_thread():
         yield flag  # only the main thread can handle signals
         return
-    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.getsignal(number) for number in SIGNALS}
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         flag.stop = True

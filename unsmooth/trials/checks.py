@@ -5,6 +5,7 @@ from __future__ import annotations
 from unsmooth.data.images import first_valid_image
 from unsmooth.data.splits import Splits
 from unsmooth.errors import UnsmoothError
+from unsmooth.recipes.recipe import write_recipe
 from unsmooth.tasks.base import TaskRequest
 from unsmooth.tasks.classification.task import Classification
 from unsmooth.tasks.model_factory import build, check_patches
@@ -21,6 +22,8 @@ def check_trial(runs: TrialRuns, sweep: Sweep | None) -> None:
     splits, settings, directory = runs.splits, runs.settings, runs.directory
     if directory.path.exists() and not directory.path.is_dir():
         raise UnsmoothError(f"{directory.path} is a file. Use a folder as out (--out).")
+    if foreign := directory.foreign(write_recipe(runs.recipe)):
+        raise UnsmoothError(f"{foreign} is not of a trial and would be overwritten. Use another --out.")
     if settings.until is not None and settings.seeds < FIRST_LOOK:
         raise UnsmoothError(f"until needs at least {FIRST_LOOK} seeds, the most to train (got seeds={settings.seeds})")
     if sweep is None:

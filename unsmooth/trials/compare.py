@@ -88,7 +88,8 @@ def compare(
     runs = _plan(specs, data, recipe, settings, arm_fields, command, fields)
     planned, sweep, directory = runs.settings.seeds, read_sweep(runs.settings.sweep), runs.directory
     check_trial(runs, sweep)
-    write(directory.recipe, write_recipe(runs.recipe).encode())
+    runs.reopen_unscored(report_stage)
+    write(directory.recipe, write_recipe(runs.recipe))
     stated = state_power(with_chosen(runs, sweep))
     report_stage(stated.text)
     starts = measure_starts(runs, report_stage)

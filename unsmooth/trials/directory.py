@@ -19,6 +19,7 @@ from typing import Any
 
 from unsmooth.training.run_dir import RunDir
 from unsmooth.trials.arms import PlannedArm
+from unsmooth.utils.files import encode
 
 RUN_PATTERN = "runs/*/seed*"
 
@@ -51,6 +52,13 @@ class TrialDirectory:
 
     def sweep_run(self, arm: PlannedArm, field: str, value: Any) -> RunDir:
         return RunDir(self.path / "sweep" / arm.slug / re.sub(r"[^A-Za-z0-9.+=_-]+", "_", f"{field}={value}"))
+
+    def foreign(self, recipe: str) -> Path | None:
+        """A file that the trial would overwrite although it is not of a trial: there are no runs beside it."""
+        if (self.path / "runs").is_dir():
+            return None
+        files = (path for path in (self.result, self.report, self.recipe) if path.exists())
+        return next((path for path in files if path != self.recipe or path.read_bytes() != encode(recipe)), None)
 
     def arm(self, arm: PlannedArm) -> Path:
         return self.path / "runs" / arm.slug

@@ -75,6 +75,15 @@ class TrialRuns:
             if not self.directory.run(arm, seed).done
         ]
 
+    def reopen_unscored(self, report_stage: OnStage) -> None:
+        """Mark runs whose scores cannot be read as not done, so that their last validation is repeated."""
+        for arm in self.arms:
+            for seed in self.seeds:
+                run = self.directory.run(arm, seed)
+                if run.done and (reason := _why_unreadable(run.scores)):
+                    report_stage(f"validating {arm.run_name(seed)} again: {reason}")
+                    run.result_file.unlink()
+
     def correct(self, arm: PlannedArm) -> list[Correct | None]:
         """Which validation images the final model of each seed classifies correctly; None if a run is not done."""
         return [_read_correct(self.directory.run(arm, seed).scores) for seed in self.seeds]
@@ -113,3 +122,10 @@ def _read_correct(path: Path) -> Correct | None:
         return None
     with np.load(path) as file:
         return dict(zip(file["places"].tolist(), file["correct"].tolist(), strict=True))
+
+
+def _why_unreadable(path: Path) -> str:
+    try:
+        return f"{path} is missing" if _read_correct(path) is None else ""
+    except Exception as error:  # zip and header errors have no common base class
+        return f"{path} cannot be read ({type(error).__name__})"

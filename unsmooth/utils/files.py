@@ -29,13 +29,20 @@ def replace_files(writers: Mapping[Path, Callable[[Path], Any]]) -> None:
                 path.unlink(missing_ok=True)
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a file atomically, and create its directory."""
+def write(path: Path, content: bytes | str) -> None:
+    """Write a file atomically, and create its directory. What is not UTF-8 in a text, as in a file name, is escaped."""
+    if isinstance(content, str):
+        content = encode(content)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_files({path: lambda temporary: temporary.write_bytes(content)})
     except OSError as error:
         raise UnsmoothError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def encode(text: str) -> bytes:
+    """Text as UTF-8. Bytes of file names that are not UTF-8 become \\udcNN, which JSON reads back unchanged."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _sync_folder(folder: Path) -> None:

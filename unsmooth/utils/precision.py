@@ -1,4 +1,4 @@
-"""Full precision inside autocast."""
+"""Single precision whatever the host computes in."""
 
 from __future__ import annotations
 
@@ -12,3 +12,8 @@ from torch import Tensor
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
     """A context in which operations on the device of `x` keep their dtype. The meta device has no autocast."""
     return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+
+
+def full(x: Tensor) -> Tensor:
+    """`x` in single precision, or unchanged if it is in double precision."""
+    return x if x.dtype == torch.float64 else x.float()

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from unsmooth.errors import UnsmoothError
+from unsmooth.utils.precision import full as full
 
 FAMILIES = ("similarity", "rank", "attention", "signal", "function", "theory")
 OVER_TOKENS = ("global", "windowed", "pooled-kv")
@@ -105,11 +106,6 @@ def register(**description: Any) -> Callable[[Any], Any]:
 
 class Undefined(UnsmoothError):
     """A vital has no value on a block. The message is shown as the reason."""
-
-
-def full(x: Tensor) -> Tensor:
-    """`x` in single precision, or unchanged if it is in double precision."""
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def distribution(a: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from timm.data import Mixup
 from torch import Tensor, nn
 
 from unsmooth.data.datasets import ImageBatch, ImageDataset, sample_batch
-from unsmooth.data.images import first_valid_image
+from unsmooth.data.images import fingerprint, first_valid_image
 from unsmooth.data.sampling import MIX, derive_seed, seed_everything
 from unsmooth.data.splits import Splits, hold_out, limit_splits, open_splits
 from unsmooth.data.transforms import preprocessing
@@ -72,6 +72,9 @@ class Classification(Task):
     @property
     def data(self) -> str:
         return self.splits.name
+
+    def fingerprint(self) -> str:
+        return f"{fingerprint(self.splits.train)} {fingerprint(self.splits.val)}"
 
     def counts(self) -> dict[str, int]:
         return {"train": self.splits.train.count, "val": self.splits.val.count, "classes": self.splits.classes}

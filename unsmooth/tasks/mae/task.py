@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.data.datasets import ImageDataset
-from unsmooth.data.images import Stream, first_valid_image
+from unsmooth.data.images import Stream, fingerprint, first_valid_image
 from unsmooth.data.splits import Splits, limit_splits, open_splits
 from unsmooth.data.transforms import preprocessing
 from unsmooth.errors import UnsmoothError
@@ -76,6 +76,9 @@ class MaskedAutoencoding(Task):
     @property
     def data(self) -> str:
         return self.splits.name
+
+    def fingerprint(self) -> str:
+        return f"{fingerprint(self.splits.train)} {fingerprint(self.splits.val)}"
 
     def counts(self) -> dict[str, int]:
         return {"train": self.splits.train.count, "val": self.splits.val.count}

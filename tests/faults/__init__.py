@@ -1,0 +1,1 @@
+"""Tests of faults: files, terminals and processes that are damaged, foreign or hostile."""
