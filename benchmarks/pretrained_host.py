@@ -1,4 +1,4 @@
-"""Trains `cct_12_3x2_32`, the host that is to come with the package, and writes its weights, log and scores.
+"""Trains `cct_12_3x2_32`, the host that comes with the package, and writes its weights, log and scores.
 
     python benchmarks/pretrained_host.py FOLDER --data cifar10.npz
 
@@ -37,11 +37,14 @@ def main() -> None:
     WEIGHTS.parent.mkdir(exist_ok=True)
     save_file(weights, WEIGHTS, metadata={"format": "pt"})
     scored = unsmooth.evaluate(f"{NAME}(pretrained=true)", arguments.data)["validation"]
+    diagnosis = unsmooth.diagnose(f"{NAME}(pretrained=true)", arguments.data, limit=512)
+    images = f"On {diagnosis.images.count} test images of CIFAR-10: "
     scores = {
         "top1": scored.top1, "top1_interval": scored.top1_interval, "top1_of_the_run": result["top1"],
         "images": scored.images,
         "parameters": sum(value.numel() for value in weights.values()), "bytes": WEIGHTS.stat().st_size,
         "epochs": result["epochs"], "seconds": round(result["seconds"]),
+        "verdict": diagnosis.verdict, "diagnosis": images + diagnosis.verdict_text,
     }  # fmt: skip
     (RECORD / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(scores))
