@@ -28,7 +28,7 @@ LIMITS = """
   repository.
 """
 SHAPE = (
-    "convolutional tokenizer (two 3 × 3 convolutions with max pooling), 64 tokens, 12 blocks of 96 channels and 3 heads, "
+    "convolutional tokenizer (two 3 × 3 convolutions with max pooling), 64 tokens, 12 blocks of 96 channels, 3 heads, "
     "no class token, sequence pooling"
 )
 
