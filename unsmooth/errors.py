@@ -26,6 +26,10 @@ class NotApplicable(UnsmoothError):
     """A remedy does not fit a host, or a block of it."""
 
 
+class UnknownOption(UnsmoothError):
+    """A host has no such option."""
+
+
 class Interrupted(UnsmoothError):
     """Training was asked to stop. A checkpoint is saved, and the same command resumes the run."""
 

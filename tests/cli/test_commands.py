@@ -23,7 +23,8 @@ OPTIONS = {
     "--no-reference --out --prefix --pretrained --quick --reference --vitals",
     "evaluate": "--amp --batch-size "
     "--checkpoint --corrupted --data --data-dir --device --fgsm --image-size --imagenet-a "
-    "--imagenet-r --imagenet-v2 --json --limit --occlusion --out --real --strict-data --throughput --workers",
+    "--imagenet-r --imagenet-v2 --json --limit --mask-classes --memory-images --memory-tokens --neighbours "
+    "--no-reduce-zero-label --occlusion --out --real --reduce-zero-label --strict-data --throughput --tokens --workers",
     "import": "--doubled --entry --no-doubled --out --source --spec",
     "list": "",
     "paper": "--checkpoint --data --data-dir --device --jobs --json --only --out --pretrained --seeds --small --spec "

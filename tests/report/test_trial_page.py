@@ -81,7 +81,7 @@ def test_a_page_says_what_the_trial_says():
         "MFLOPs", "0.97 (0.96–0.98)", "3,012 images/s", "Collapsing", "Tokens collapse in blocks 2–3.",
         "occlusion 0.25", "unsmooth compare digits plain attn_scale", "crop_ratio 0.75, 1.3333", "min_lr 1e-05",
         "compile false", "torch 2.7", "Python 3.11.9", "2 threads", "1 h 2 min", "attn_scale/seed1", "1 min 15 s",
-        "1 image: cannot be read", "The final epoch, not the best one", "With 3 seeds", "3 comparisons",
+        "1 image: cannot be read", "The final epoch, not the best one", "new seeds and new images", "3 comparisons",
     ):  # fmt: skip
         assert words.lower() in text.lower(), words
 
@@ -162,7 +162,7 @@ def test_without_the_first_arm_there_is_nothing_to_compare_with():
 def test_one_seed_has_no_spread():
     text = said(page(trial(seeds=(7,))))
     assert "73.1 %" in text and "73.1 ±" not in text
-    assert "With one seed it covers the variation over images only" in text
+    assert "over images only, since there is one seed" in text
     assert "1 seed (7) per model" in text
 
 

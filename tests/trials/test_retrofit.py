@@ -61,8 +61,8 @@ def test_a_spec_can_be_the_start(tmp_path, monkeypatch):
 
     original, asked = build._LIBRARIES["timm"], []
 
-    def weights(name, pretrained, options):
-        model = original(name, False, options)
+    def weights(name, pretrained, network, options):
+        model = original(name, False, network, options)
         asked.append(pretrained)
         if pretrained:
             for parameter in model.parameters():

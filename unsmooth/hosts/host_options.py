@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.errors import UnknownOption, UnsmoothError, unknown
 
 # Options of any configuration of transformers: what a model returns, and notes about the checkpoint.
 CLASSES = "num_labels"
@@ -26,7 +26,7 @@ def check_options(host: str, options: Iterable[str], known: Iterable[str]) -> No
     known = set(known)
     for name in options:
         if name not in known:
-            raise unknown("option", name, known, owner=host)
+            raise UnknownOption(str(unknown("option", name, known, owner=host)))
 
 
 def constructor_options(build: Callable[..., Any]) -> set[str]:

@@ -82,6 +82,7 @@ class TrialRuns:
                 run = self.directory.run(arm, seed)
                 if run.done and (reason := _why_unreadable(run.scores)):
                     report_stage(f"validating {arm.run_name(seed)} again: {reason}")
+                    run.scores.unlink(missing_ok=True)
                     run.result_file.unlink()
 
     def correct(self, arm: PlannedArm) -> list[Correct | None]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from unsmooth.data.sampling import derive_seed
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnknownOption, UnsmoothError
 from unsmooth.recipes.recipe import Recipe
 from unsmooth.spec import ModelSpec, parse
 from unsmooth.surgery.create import create_model
@@ -73,8 +73,9 @@ def _backbone(
         try:
             return create_model(spec, pretrained, **{**drops, **size_options, "num_classes": 0}), size_options
         except UnsmoothError as error:
-            # A TypeError may be due to our options: hosts without img_size accept images of any size.
-            if not size_options or not isinstance(error.__cause__, TypeError):
+            # The error may be due to our options: hosts without img_size accept images of any size.
+            ours = isinstance(error, UnknownOption) or isinstance(error.__cause__, TypeError)
+            if not size_options or not ours:
                 raise
     raise AssertionError("the last attempt returns or raises")
 
