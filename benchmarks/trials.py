@@ -2,7 +2,8 @@
 
     python benchmarks/trials.py retrofit cifar10.npz [--out FOLDER] [--jobs 2]
 
-cifar10.npz holds x_train, y_train, x_test and y_test. Runs and report are kept in FOLDER, and finished runs are not
+If the plan has a pilot, that many runs of the first arm come first, and the difference that the trial can detect is
+stated from them. They are runs of the trial. cifar10.npz holds x_train, y_train, x_test and y_test. Runs and report are kept in FOLDER, and finished runs are not
 repeated. The record, results/trials/NAME.json, has only a summary of the diagnoses, and no vitals during training.
 """
 
@@ -21,7 +22,10 @@ import torch
 
 from unsmooth.cli.terminal import run_bars
 from unsmooth.report.trial_figures import curves, differences
+from unsmooth.training.run import train
+from unsmooth.trials.arms import plan_arms
 from unsmooth.trials.compare import compare
+from unsmooth.trials.directory import TrialDirectory
 
 ROOT = Path(__file__).parent.parent
 TRIALS, PICTURES = ROOT / "results" / "trials", ROOT / "docs" / "images" / "trials"
@@ -54,12 +58,17 @@ def main() -> None:
     arguments = parser.parse_args()
     planned = tomllib.loads((TRIALS / f"{arguments.name}.toml").read_text(encoding="utf-8"))
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // arguments.jobs) if arguments.jobs > 1 else 1)
+    out = arguments.out or Path(arguments.name)
+    specs = [planned["host"] + (f"+{arm}" if arm else "") for arm in planned["arms"]]
+    command = shlex.join(["python", "benchmarks/trials.py", *sys.argv[1:]])
+    first = plan_arms(specs)[0]
+    for seed in range(planned.get("pilot", 0)):
+        train(first.spec, arguments.data, seed=seed, out=TrialDirectory(out).run_path(first, seed), command=command,
+              **planned["recipe"])  # fmt: skip
     with run_bars() as bars:
         trial = compare(
-            [planned["host"] + (f"+{arm}" if arm else "") for arm in planned["arms"]], arguments.data,
-            out=arguments.out or Path(arguments.name), jobs=arguments.jobs, **planned["settings"], **planned["recipe"],
-            on_progress=bars.on_progress, on_stage=bars.on_stage,
-            command=shlex.join(["python", "benchmarks/trials.py", *sys.argv[1:]]),
+            specs, arguments.data, out=out, jobs=arguments.jobs, **planned["settings"], **planned["recipe"],
+            on_progress=bars.on_progress, on_stage=bars.on_stage, command=command,
         )  # fmt: skip
     print(trial)
     PICTURES.mkdir(parents=True, exist_ok=True)
