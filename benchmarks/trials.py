@@ -2,9 +2,10 @@
 
     python benchmarks/trials.py retrofit cifar10.npz [--out FOLDER] [--jobs 2]
 
-If the plan has a pilot, that many runs of the first arm come first, and the difference that the trial can detect is
-stated from them. They are runs of the trial. cifar10.npz holds x_train, y_train, x_test and y_test. Runs and report are kept in FOLDER, and finished runs are not
-repeated. The record, results/trials/NAME.json, has only a summary of the diagnoses, and no vitals during training.
+cifar10.npz holds x_train, y_train, x_test and y_test. Runs and report are kept in FOLDER, and finished runs are not
+repeated. If the plan has a pilot, that many runs of the first arm come first, and the difference that the trial can
+detect is stated from them; they are runs of the trial. The record, results/trials/NAME.json, has only a summary of the
+diagnoses, and no vitals during training.
 """
 
 from __future__ import annotations
