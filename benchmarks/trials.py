@@ -58,7 +58,7 @@ def main() -> None:
         trial = compare(
             [planned["host"] + (f"+{arm}" if arm else "") for arm in planned["arms"]], arguments.data,
             out=arguments.out or Path(arguments.name), jobs=arguments.jobs, **planned["settings"], **planned["recipe"],
-            on_progress=bars.on_progress, on_stage=bars.on_stage,
+            on_progress=bars.on_progress, on_stage=bars.on_stage, progress=bars.on_runs,
             command=shlex.join(["python", "benchmarks/trials.py", *sys.argv[1:]]),
         )  # fmt: skip
     print(trial)
