@@ -405,10 +405,11 @@ class _Pass:
         for (key, part, block), moments in self.moments.items():
             measured.values[key].setdefault(part, [None] * depth)[block] = moments.spread()
         for vital, collector in self.collectors:
+            images = min(self.images_done, self.sample(vital) or self.images_done)
             try:
                 for block, parts in collector.final().items():
                     for part, value in parts.items():
-                        spread = Spread(finite_or_none(value), images=self.images_done)
+                        spread = Spread(finite_or_none(value), images=images)
                         measured.values[vital.key].setdefault(part, [None] * depth)[block] = spread
             except Undefined as reason:
                 self.skipped[vital.key].update(dict.fromkeys(sorted(self.blocks), str(reason)))

@@ -42,7 +42,7 @@ from unsmooth.hosts.token_layout import as_tokens, grid_of, prefix_of
 from unsmooth.results.evaluation import BlockScore, TokenProbe, TokenScores
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.storage import open_model
-from unsmooth.tasks.classification.scores import wilson_interval
+from unsmooth.tasks.classification.scores import accuracy_interval
 from unsmooth.utils.options import merge_options
 from unsmooth.vitals.token_cosine import token_cosine
 
@@ -302,7 +302,7 @@ class _Queries(_Pass):
                 block=block,
                 score=float(scores[0]),
                 interval=interval(scores) if self.source.masks
-                else _pair(wilson_interval(np.concatenate(self.hits[kind, name, block]))),
+                else _pair(accuracy_interval(np.concatenate(self.hits[kind, name, block]))),
                 gain=float(scores[0] - last[0]),
                 gain_interval=interval(scores - last),
             )
