@@ -15,7 +15,7 @@ from unsmooth.cli.main import COMMANDS, load_command, main
 OPTIONS = {
     "bench": "--amp --batch-size --device --image-size --json --no-throughput --out --precision --rounds --throughput "
     "--training",
-    "check": "",
+    "check": "--device",
     "compare": "--confidence --controls --costs --data --data-dir --device --from --jobs --json --no-costs --out "
     "--power --pretrained --recipe --robustness --seeds --strict-data --sweep --until --val-data --vitals --workers",
     "demo": "--jobs --out",
@@ -23,7 +23,8 @@ OPTIONS = {
     "--no-reference --out --prefix --pretrained --quick --reference --vitals",
     "evaluate": "--amp --batch-size "
     "--checkpoint --corrupted --data --data-dir --device --fgsm --image-size --imagenet-a "
-    "--imagenet-r --imagenet-v2 --json --limit --occlusion --out --real --strict-data --throughput --workers",
+    "--imagenet-r --imagenet-v2 --json --limit --mask-classes --memory-images --memory-tokens --neighbours "
+    "--no-reduce-zero-label --occlusion --out --real --reduce-zero-label --strict-data --throughput --tokens --workers",
     "import": "--doubled --entry --no-doubled --out --source --spec",
     "list": "",
     "paper": "--checkpoint --data --data-dir --device --jobs --json --only --out --pretrained --seeds --small --spec "

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.markup import escape
 from typer import Option
 
 from unsmooth.cli.terminal import run_bars, show
-from unsmooth.results.diagnosis import Diagnosis
-from unsmooth.results.trial import Trial
+
+if TYPE_CHECKING:
+    from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.results.trial import Trial
 
 HOST = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=32, num_heads=2, depth=12, mlp_ratio=2)"
 ILL = HOST + "+no_skip(branch=attn)"

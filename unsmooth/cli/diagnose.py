@@ -17,10 +17,10 @@ from unsmooth.cli.outputs import FIGURE_METADATA, check_folder, check_replaceabl
 from unsmooth.cli.terminal import command_line, echo, emit, file_name, show
 from unsmooth.diagnosis.settings import DiagnoseSettings
 from unsmooth.errors import UnsmoothError, unknown
-from unsmooth.utils.progress import Progress, show_progress
 
 if TYPE_CHECKING:
     from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.utils.progress import Progress
 
 REPORT, KIND = "report.html", "diagnosis"
 
@@ -61,13 +61,16 @@ def diagnose(
     """
     from unsmooth.report.tables import as_rich
     from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.utils.progress import show_progress
 
     _check_target(out, format)
-    _check_sources(specs, checkpoint)
     if len(checkpoint) not in (0, len(specs)):
         raise UnsmoothError(
             f"got {len(checkpoint)} checkpoints for {len(specs)} specs. Use --checkpoint once per spec, or not at all."
         )
+    _check_sources(specs, checkpoint)
+    if all(spec.endswith(".json") for spec in specs):
+        _check_measured(context)
     diagnoses = []
     with show_progress(log=True) as progress:
         for i, spec in enumerate(specs):
@@ -103,6 +106,20 @@ def diagnose(
 
 def _named(report: Progress, of: str, stage: str, done: float, total: float | None) -> None:
     report(of + stage, done, total)
+
+
+def _check_measured(context: Context) -> None:
+    """Raise for options of a measurement, which a file of a diagnosis would ignore."""
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name, value in context.params.items()
+        if name not in ("specs", "out", "format", "json") and value is not None and value != []
+    ]
+    if given:
+        raise UnsmoothError(
+            f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect on .json files, which are measured "
+            "already. Leave it out, or diagnose the model again."
+        )
 
 
 def _check_sources(specs: Sequence[str], checkpoints: Sequence[Path]) -> None:

@@ -26,7 +26,7 @@ def evaluate(
     out: Annotated[Path | None, Option(metavar="FILE.json|DIR", help="JSON file or directory to write to")] = None,
     json: Annotated[bool, Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
-    """Score a model: accuracy, robustness, tokens by block and throughput.
+    """Score a model: accuracy, robustness, tokens and throughput.
 
     Accuracies are reported with 95 % intervals, on the data and on each selected robustness test. With --tokens, the
     frozen tokens of each block are scored by nearest neighbours and a linear probe.

@@ -34,10 +34,10 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "demo": Entry("demo", "Train and compare three small models on digits."),
+    "demo": Entry("demo", "Diagnose, treat and compare a ViT that does not train."),
     "diagnose": Entry("diagnose", "Measure whether, where and why the tokens of a model collapse."),
     "train": Entry("train", "Train or fine-tune a model.", takes_recipe=True),
-    "evaluate": Entry("evaluate", "Score a model: accuracy, robustness and throughput."),
+    "evaluate": Entry("evaluate", "Score a model: accuracy, robustness, tokens and throughput."),
     "compare": Entry("compare", "Train several models on the same budget and compare them.", takes_recipe=True),
     "bench": Entry("bench", "Measure parameters, operations, energy and throughput of models."),
     "paper": Entry("paper", "List the experiments of the papers, or run one of them.", takes_recipe=True),

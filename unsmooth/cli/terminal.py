@@ -19,7 +19,6 @@ from rich.segment import Segment
 from typer import Context
 
 from unsmooth.errors import UnsmoothError, printable
-from unsmooth.utils.progress import StageText, on_terminal, show_progress, terminal_bars
 
 MAX_NAME = 80  # characters of a file name
 _KEY = "unsmooth.command_line"
@@ -103,6 +102,8 @@ def file_name(model: str) -> str:
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[float, float | None], None]]:
     """A bar that is updated with (done, total) and removed at its end; without a terminal, a line every few seconds."""
+    from unsmooth.utils.progress import show_progress
+
     with show_progress(log=True) as report:
         report(title, 0, None)
         yield lambda done, total: report(title, done, total)
@@ -112,6 +113,8 @@ class RunBars:
     """Progress of training runs: a bar per run and one of all runs on a terminal, a line per epoch elsewhere."""
 
     def __init__(self, bars: Progress | None) -> None:
+        from unsmooth.utils.progress import StageText
+
         self.bars, self.tasks, self.started = bars, dict[str, TaskID](), dict[str, float]()
         self.runs, self.of_all = StageText(), ""
 
@@ -151,6 +154,8 @@ class RunBars:
 @contextmanager
 def run_bars() -> Iterator[RunBars]:
     """Bars of training runs, removed at the end."""
+    from unsmooth.utils.progress import on_terminal, terminal_bars
+
     if not on_terminal():
         yield RunBars(None)
         return

@@ -114,14 +114,14 @@ class StageText:
 
 
 class StageLog:
-    """A line on standard error when the first stage begins, and every few seconds."""
+    """A line on standard error every few seconds. Quick commands print none."""
 
-    def __init__(self, every: float = EVERY) -> None:
-        self.every, self.text, self.printed = every, StageText(), -every
+    def __init__(self) -> None:
+        self.text, self.printed = StageText(), time.monotonic()
 
     def __call__(self, stage: str, done: float, total: float | None = None) -> None:
         line, now = self.text.line(stage, done, total), time.monotonic()
-        if now - self.printed >= self.every and sys.stderr is not None:
+        if now - self.printed >= EVERY and sys.stderr is not None:
             self.printed = now
             with suppress(OSError, ValueError):  # nobody reads it any more
                 print(line, file=sys.stderr, flush=True)  # noqa: T201
