@@ -6,8 +6,9 @@ one image at a time, for every image (the library decomposes a sample); without 
 a few images and compared per image. "Whole diagnosis" adds the random reference, sample maps and the verdict.
 
 Goals, as shares of a plain forward pass over the same images: a whole diagnosis at most 2.5 for 32 images and 1.8 for
-128, a quick one at most 1.2; DINOv2 ViT-S/14 at 518 px on photographs at most 2.5, with a peak memory that does not grow
-with their number (`--large 0` leaves it out, fewer are quicker). Shares of processor time are printed too: on a busy machine they vary less.
+128, a quick one at most 1.2; DINOv2 ViT-S/14 at 518 px on photographs at most 2.5, with a peak memory that does not
+grow with their number (`--large 0` leaves it out). Shares of processor time are printed too: on a busy machine they
+vary less.
 
     python benchmarks/vitals.py [--rounds 3] [--goals] [--large 60]
 """
@@ -184,8 +185,8 @@ def goals(rounds: int) -> None:
         print(f"{name}, {count:3} images   {wall:.2f} forward passes, {cpu:.2f} in processor time (goal: {goal})")
 
 
-def large(count: int) -> None:
-    """The command on large images: its share of a forward pass, and the peak memory of this process for some and all."""
+def large_images(count: int) -> None:
+    """Large images: the share of a forward pass, and the peak memory of this process for half and for all."""
     model, images = trained_like(LARGE), pictures(count, LARGE)
     plain(model, images[:1], LARGE_BATCH)
     base_wall, base_cpu = timed(partial(plain, batch=LARGE_BATCH), model, images)
@@ -193,8 +194,8 @@ def large(count: int) -> None:
     half = memory()
     wall, cpu = timed(partial(diagnose, limit=None), model, images)
     print(
-        f"{LARGE} at 518 px, {count:3} images   {wall / base_wall:.2f} forward passes, {cpu / base_cpu:.2f} in processor "
-        f"time (goal: {LARGE_GOAL}); peak memory {half} MB for {count // 2}, {memory()} MB for {count}"
+        f"{LARGE} at 518 px, {count:3} images   {wall / base_wall:.2f} forward passes, {cpu / base_cpu:.2f} in "
+        f"processor time (goal: {LARGE_GOAL}); peak memory {half} MB for {count // 2}, {memory()} MB for {count}"
     )
 
 
@@ -221,7 +222,7 @@ def main() -> None:
         return
     goals(given.rounds)
     if given.large:
-        large(max(2, given.large))
+        large_images(max(2, given.large))
     if given.goals:
         return
     model, images = trained_like(), pictures(128)
