@@ -69,7 +69,8 @@ def main() -> None:
     with run_bars() as bars:
         trial = compare(
             specs, arguments.data, out=out, jobs=arguments.jobs, **planned["settings"], **planned["recipe"],
-            on_progress=bars.on_progress, on_stage=bars.on_stage, command=command,
+            on_progress=bars.on_progress, on_stage=bars.on_stage, progress=bars.on_runs,
+            command=command,
         )  # fmt: skip
     print(trial)
     PICTURES.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from unsmooth.cli.main import COMMANDS, load_command, main
 OPTIONS = {
     "bench": "--amp --batch-size --device --image-size --json --no-throughput --out --precision --rounds --throughput "
     "--training",
-    "check": "",
+    "check": "--device",
     "compare": "--confidence --controls --costs --data --data-dir --device --from --jobs --json --no-costs --out "
     "--power --pretrained --recipe --robustness --seeds --strict-data --sweep --until --val-data --vitals --workers",
     "demo": "--jobs --out",

@@ -19,6 +19,7 @@ from unsmooth.diagnosis.probe import probe
 from unsmooth.diagnosis.settings import DiagnoseSettings
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import image_size
+from unsmooth.report.tables import as_text
 from unsmooth.results.diagnosis import Diagnosis
 
 SPEC = "deit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=48, depth=3, num_classes=5)"
@@ -237,7 +238,12 @@ def test_labels_give_a_depth_probe(tmp_path: Path) -> None:
     )
     np.savez(tmp_path / "x.npz", images=images, labels=labels)
     diagnosis = unsmooth.diagnose(SPEC, tmp_path / "x.npz", vitals="depth_probe", reference=False)
-    assert diagnosis["depth_probe"].mean == [1.0] * 3
+    probe = diagnosis["depth_probe"]
+    assert probe.mean == probe.part("high").mean == [1.0] * 3
+    assert all(0 < low < 1 for low in probe.part("low"))
+    assert len(probe.part("lost.matrix")[0]) == 3
+    table = as_text(diagnosis, width=80)
+    assert f"of {probe.images[0]} images" in table and f"1.000 {probe.part('low')[0]:.2f}–1.00" in table
 
 
 MISTAKES = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ from unsmooth.diagnosis import rules
 from unsmooth.diagnosis.prescriptions import CANDIDATES
 from unsmooth.diagnosis.rules import RULES, DiagnosisView
 from unsmooth.diagnosis.verdict import reach_verdict
-from unsmooth.results.diagnosis import BlockInfo, Broken, ModelInfo, Spread, VitalResult
+from unsmooth.results.diagnosis import BlockInfo, Broken, Harm, ModelInfo, Spread, VitalResult
 
 # A saliency fine-tune of DINOv2 ViT-S/14 on 60 photographs, as recorded.
 SALIENCY: dict[tuple[str, str], list[float]] = {
@@ -55,6 +56,56 @@ def test_the_last_blocks_of_the_saliency_model_are_named_and_no_other() -> None:
     assert "block 3" in findings[0].text
     assert (findings[0].value, findings[0].limit) == (0.698, 0.403) and findings[0].margin == pytest.approx(0.295)
     assert "saliency" in findings[0].source and "saliency" in verdict.caveat
+
+
+def probed(before: list[bool], collapsed: list[bool]) -> DiagnosisView:
+    """The saliency model with labels: which images blocks 0 to 9 and blocks 10 and 11 get right."""
+    hits = np.array([before] * 10 + [collapsed] * 2)
+    made = view(SALIENCY)
+    lost = [[float((other & ~own).mean()) for other in hits] for own in hits]
+    parts = {"": [Spread(float(own.mean()), images=len(own)) for own in hits], "lost.matrix": [Spread(r) for r in lost]}
+    made.vitals["depth_probe"] = VitalResult("", "", "", "", "function", "", 0, 1, None, {}, parts, {})
+    return made
+
+
+def test_a_collapse_says_whether_accuracy_falls_with_it() -> None:
+    findings, verdict = reach_verdict(probed([True] * 80 + [False] * 20, [True] * 50 + [False] * 50))
+    harm = findings[0].harm
+    assert harm is not None and harm.state == "shown"
+    assert (harm.block, harm.before, harm.images) == (11, 9, 100) and harm.change == pytest.approx(-0.3)
+    assert harm.low is not None and harm.high is not None and harm.low < -0.3 < harm.high < 0
+    assert verdict.harm.startswith("shown: nearest-neighbour accuracy 0.50 in block 11, 0.80 in block 9")
+    assert verdict.caveat == "" and not any("evaluate" in step.command for step in verdict.steps)
+
+
+@pytest.mark.parametrize(
+    ("before", "collapsed"),
+    [
+        ([True] * 80 + [False] * 20, [True] * 80 + [False] * 20),
+        ([True] * 50 + [False] * 50, [True] * 80 + [False] * 20),  # it rises
+        ([True] * 4 + [False], [True] * 2 + [False] * 3),  # it falls by as much as above, but on five images
+    ],
+)
+def test_a_collapse_without_a_fall_of_accuracy_shows_no_harm(before: list[bool], collapsed: list[bool]) -> None:
+    findings, verdict = reach_verdict(probed(before, collapsed))
+    assert verdict.state == "collapsing" and findings[0].harm is not None
+    assert findings[0].harm.state == "not shown" and (findings[0].harm.high or 0) >= 0
+    assert verdict.steps[0].command == "unsmooth evaluate vit --tokens LABELLED_FOLDER"
+
+
+def test_harm_is_not_measured_without_labels_and_not_asked_without_a_collapse() -> None:
+    findings, verdict = reach_verdict(view(SALIENCY))
+    assert findings[0].harm == Harm("not measured", "no labels were given")
+    assert verdict.harm == "not measured: no labels were given" and "not accuracy" in verdict.caveat
+    assert reach_verdict(view(healthy()))[1].harm == ""
+
+
+def test_a_collapse_from_the_first_block_has_nothing_to_fall_from() -> None:
+    collapsed = {key: [0.99 if key[0] == "token_cosine" else 0.01] * 12 for key in healthy()}
+    made = view(collapsed)
+    made.vitals["depth_probe"] = probed([True, False], [True, False]).vitals["depth_probe"]
+    harm = reach_verdict(made)[0][0].harm
+    assert harm is not None and harm.state == "not shown" and "no earlier block" in harm.text
 
 
 def test_a_healthy_model_needs_no_action() -> None:

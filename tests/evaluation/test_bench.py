@@ -129,7 +129,7 @@ def test_labels_name_the_remedies_alone_on_the_first_host() -> None:
             {"image_size": 40, "throughput": False},
             r"does not accept images of 40 × 40 pixels.*HOST\(img_size=40\)",
         ),
-        ([DEIT], {"device": "gpu"}, "device gpu cannot be used"),
+        ([DEIT], {"device": "gpu"}, "device 'gpu' cannot be used"),
         (["deit_tiny_patch16_224(num_classes=0, depth=1)"], {}, "no classification head"),
         ([f"{DEIT}+nothing"], {}, "unknown remedy"),
     ],

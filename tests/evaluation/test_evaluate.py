@@ -150,7 +150,7 @@ def test_the_model_is_as_before() -> None:
         ({"data": "digits", "limit": 0}, "limit must be at least 1"),
         ({"data": "digits", "limits": 3}, "evaluate has no option 'limits'. Did you mean 'limit'"),
         ({"data": "digits", "workers": -1}, "workers must be at least 0"),
-        ({"data": "digits", "device": "gpu9"}, "device gpu9 cannot be used"),
+        ({"data": "digits", "device": "gpu9"}, "device 'gpu9' cannot be used"),
         ({"data": "missing/"}, "there are no images at 'missing/'"),
         ({"data": "digits", "corrupted": "missing/"}, "there is no folder missing"),
         ({"data": "digits", "checkpoint": "missing.pth"}, "missing.pth does not exist"),

@@ -16,7 +16,7 @@ from unsmooth.data.datasets import ImageBatch
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast
 from unsmooth.hosts.outputs import classes_of, forward, logits_of
-from unsmooth.tasks.classification.scores import NONE, merge_scores, score, score_each, wilson_interval
+from unsmooth.tasks.classification.scores import NONE, accuracy_interval, merge_scores, score, score_each
 
 
 class Said(nn.Module):
@@ -43,8 +43,8 @@ def said(logits: Any, labels: Any, size: int = 4, indices: Any = None) -> list[I
 
 
 @pytest.mark.parametrize(("successes", "total"), [(0, 1), (1, 1), (0, 50), (50, 50), (7, 10), (613, 1000), (1, 50_000)])
-def test_the_wilson_interval_solves_its_quadratic(successes: int, total: int) -> None:
-    interval = wilson_interval(np.arange(total) < successes)
+def test_the_accuracy_interval_solves_its_quadratic(successes: int, total: int) -> None:
+    interval = accuracy_interval(np.arange(total) < successes)
     # (share − p)² = z² p (1 − p) / n, as a polynomial in p
     share, z2 = successes / total, norm.ppf(0.975) ** 2 / total
     roots = sorted(np.roots([1 + z2, -2 * share - z2, share**2]).real)
@@ -73,13 +73,13 @@ def test_scores_are_numpys(classes: int, among: str | None) -> None:
         right = (order[:, :5] == labels[:, None]).any(1)
         assert scores.correct5 is not None
         np.testing.assert_array_equal(scores.correct5, right)
-        assert row["top5"] == right.mean() and row["top5_interval"] == wilson_interval(right)
+        assert row["top5"] == right.mean() and row["top5_interval"] == accuracy_interval(right)
     at = np.searchsorted(chosen, labels)
     loss = -log_softmax(logits[:, chosen], axis=1)[np.arange(23), at]
     assert scores.loss is not None
     np.testing.assert_allclose(scores.loss, loss, rtol=1e-5)
     assert row["loss"] == pytest.approx(loss.mean(), rel=1e-6)
-    assert row["top1"] == scores.correct.mean() and row["top1_interval"] == wilson_interval(scores.correct)
+    assert row["top1"] == scores.correct.mean() and row["top1_interval"] == accuracy_interval(scores.correct)
     assert (row["images"], row["classes"]) == (23, len(chosen))
 
 

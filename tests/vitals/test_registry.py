@@ -269,6 +269,23 @@ def test_the_depth_probe_is_its_equation(class_token: bool, dtype: str) -> None:
         x = np.concatenate([batch[block].double().numpy() for batch in batches])
         assert actual[block]["mean"] == pytest.approx(neighbours(x.mean(1), y))
         assert actual[block][""] == pytest.approx(neighbours(x[:, 0] if class_token else x.mean(1), y))
+        accuracy = actual[block][""]
+        for end in (actual[block]["low"], actual[block]["high"]):  # both solve the equation of the score test
+            assert (accuracy - end) ** 2 == pytest.approx(1.959964**2 * end * (1 - end) / len(y), abs=1e-6)
+        for other in range(3):  # accuracies differ by what only one of the two gets right
+            gained = actual[other]["lost.matrix"][block] - actual[block]["lost.matrix"][other]
+            assert gained == pytest.approx(accuracy - actual[other][""])
+        assert actual[block]["lost.matrix"][block] == 0
+
+
+def test_the_depth_probe_names_the_images_that_a_block_loses() -> None:
+    labels = [0, 0, 1, 1]
+    right = np.array([[[1.0, 0.0]], [[0.9, 0.1]], [[0.0, 1.0]], [[0.1, 0.9]]])
+    half = np.array([[[1.0, 0.0]], [[0.9, 0.1]], [[0.05, 1.0]], [[0.95, 0.05]]])  # the last image goes to the others
+    final = run("depth_probe", [{0: right, 2: half}], [labels])[1].final()
+    assert final[0][""] == 1.0 and final[2][""] < 1.0
+    assert final[2]["lost.matrix"][0] == 1 - final[2][""] and final[0]["lost.matrix"][2] == 0
+    assert np.isnan(final[0]["lost.matrix"][1])  # a block that was not measured
 
 
 def test_the_depth_probe_takes_means_of_half_precision_tokens_in_full() -> None:
@@ -300,7 +317,8 @@ def test_the_depth_probe_takes_any_whole_numbers_for_labels(labels: list[int]) -
 def test_separate_classes_and_mixed_ones() -> None:
     apart = np.array([[[1.0, 0.01 * i]] for i in range(3)] + [[[0.01 * i, 1.0]] for i in range(3)])
     right, wrong = [0, 0, 0, 1, 1, 1], [0, 1, 0, 1, 0, 1]
-    assert run("depth_probe", [{0: apart}], [right])[1].final()[0] == {"": 1.0, "mean": 1.0}
+    perfect = run("depth_probe", [{0: apart}], [right])[1].final()[0]
+    assert perfect[""] == perfect["mean"] == perfect["high"] == 1.0 and perfect["low"] < 1
     assert run("depth_probe", [{0: apart}], [wrong])[1].final()[0][""] == neighbours(apart[:, 0], wrong)
     copies = np.repeat(apart, 2, axis=0)  # an image is not its own neighbour, but its copy is
     assert run("depth_probe", [{0: copies}], [np.repeat(wrong, 2)])[1].final()[0][""] == 1.0

@@ -31,7 +31,6 @@ def bench(
     Energy is estimated from the operations. Throughput is timed in interleaved rounds, so that all models are timed
     under the same conditions.
     """
-    from unsmooth.evaluation.bench import bench as run_bench
     from unsmooth.report.bench_table import as_rich
 
     if out is not None and (out.suffix != ".json" or out.is_dir()):
@@ -40,6 +39,8 @@ def bench(
         check_folder(out.parent)
         check_replaceable([out], "bench")
     with progress_bar("bench") as progress:
+        from unsmooth.evaluation.bench import bench as run_bench
+
         result = run_bench(specs, progress=progress, settings=settings, command=command_line(context))
     if out is not None:
         result.to_json(out)

@@ -9,7 +9,7 @@ from rich import box
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
-from typer import Argument
+from typer import Argument, Option
 
 from unsmooth.cli.terminal import show
 
@@ -21,14 +21,21 @@ STYLE: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "collapse_pa
 
 def check(
     spec: Annotated[str, Argument(metavar="SPEC", help="model spec: HOST or HOST+remedy(option=value)")],
-) -> None:
+    device: Annotated[
+        str | None,
+        Option(
+            metavar="DEVICE", show_default=False,
+            help="device: cpu, cuda, cuda:N or mps (default: cuda or mps if available)",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
     """Show which remedies apply to a model, block by block.
 
     Reasons why a remedy does not apply are listed below the table.
     """
     from unsmooth.surgery.check import checkup
 
-    show(_tables(checkup(spec)))
+    show(_tables(checkup(spec, device)))
 
 
 def _tables(result: Checkup) -> Iterator[RenderableType]:

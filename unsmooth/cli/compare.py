@@ -50,7 +50,7 @@ def compare(
     with run_bars() as bars:
         trial = run_trial(
             specs, data, recipe=recipe, settings=settings, on_progress=bars.on_progress, on_stage=bars.on_stage,
-            command=command_line(context), **recipe_fields(context),
+            progress=bars.on_runs, command=command_line(context), **recipe_fields(context),
         )  # fmt: skip
     if json:
         emit(trial.to_json())

@@ -53,7 +53,7 @@ def demo(
         with run_bars() as bars:
             return compare(
                 specs, "digits", recipe="small", out=out, jobs=jobs, **BUDGET, **settings,
-                on_progress=bars.on_progress, on_stage=bars.on_stage, command="unsmooth demo",
+                on_progress=bars.on_progress, on_stage=bars.on_stage, progress=bars.on_runs, command="unsmooth demo",
             )  # fmt: skip
 
     _heading(1, "A model that does not train")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,12 +14,13 @@ from typer import Argument, Context, Option
 
 from unsmooth.cli.options import DATA, DIR, takes_settings
 from unsmooth.cli.outputs import FIGURE_METADATA, check_folder, check_replaceable
-from unsmooth.cli.terminal import command_line, echo, emit, file_name, progress_bar, show
+from unsmooth.cli.terminal import command_line, echo, emit, file_name, show
 from unsmooth.diagnosis.settings import DiagnoseSettings
 from unsmooth.errors import UnsmoothError, unknown
 
 if TYPE_CHECKING:
     from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.utils.progress import Progress
 
 REPORT, KIND = "report.html", "diagnosis"
 
@@ -59,28 +61,36 @@ def diagnose(
     """
     from unsmooth.report.tables import as_rich
     from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.utils.progress import show_progress
 
     _check_target(out, format)
-    _check_sources(specs, checkpoint)
     if len(checkpoint) not in (0, len(specs)):
         raise UnsmoothError(
             f"got {len(checkpoint)} checkpoints for {len(specs)} specs. Use --checkpoint once per spec, or not at all."
         )
+    _check_sources(specs, checkpoint)
+    if all(spec.endswith(".json") for spec in specs):
+        _check_measured(context)
     diagnoses = []
-    for i, spec in enumerate(specs):
-        if spec.endswith(".json"):
-            diagnoses.append(Diagnosis.from_json(spec))
-            continue
-        from unsmooth.diagnosis.diagnose import diagnose as run_diagnosis  # torch is not needed to read files
+    with show_progress(log=True) as progress:
+        for i, spec in enumerate(specs):
+            if spec.endswith(".json"):
+                diagnoses.append(Diagnosis.from_json(spec))
+                continue
+            of = f"{spec}: " if len(specs) > 1 else ""
+            progress(f"{of}loading torch", 0, None)
+            from unsmooth.diagnosis.diagnose import diagnose as run_diagnosis  # torch is not needed to read files
 
-        with progress_bar(spec) as progress:
             diagnoses.append(
                 run_diagnosis(
-                    spec, images, progress=progress, command=command_line(context),
+                    spec, images, command=command_line(context),
+                    progress=partial(_named, progress, of),
                     settings=replace(settings, checkpoint=checkpoint[i] if checkpoint else None),
                 )
             )  # fmt: skip
-    written = [] if out is None else _write_report(diagnoses, out, format)
+        if out is not None:
+            progress("report", 0, None)
+        written = [] if out is None else _write_report(diagnoses, out, format)
     if json:
         texts = [diagnosis.to_json() for diagnosis in diagnoses]
         emit(texts[0] if len(texts) == 1 else f"[{','.join(texts)}]")
@@ -92,6 +102,24 @@ def diagnose(
                 show([Text("Compared with the first:", style="bold"), *diagnoses[0].compare(diagnosis).lines()])
     for path in written:
         echo(f"wrote {path}")
+
+
+def _named(report: Progress, of: str, stage: str, done: float, total: float | None) -> None:
+    report(of + stage, done, total)
+
+
+def _check_measured(context: Context) -> None:
+    """Raise for options of a measurement, which a file of a diagnosis would ignore."""
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name, value in context.params.items()
+        if name not in ("specs", "out", "format", "json") and value is not None and value != []
+    ]
+    if given:
+        raise UnsmoothError(
+            f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect on .json files, which are measured "
+            "already. Leave it out, or diagnose the model again."
+        )
 
 
 def _check_sources(specs: Sequence[str], checkpoints: Sequence[Path]) -> None:

@@ -31,13 +31,14 @@ def evaluate(
     Accuracies are reported with 95 % intervals, on the data and on each selected robustness test. With --tokens, the
     frozen tokens of each block are scored by nearest neighbours and a linear probe.
     """
-    from unsmooth.evaluation.evaluate import evaluate as run_evaluation
     from unsmooth.report.evaluation_table import as_rich
 
     to_file = out is not None and out.suffix == ".json" and not out.is_dir()
     if out is not None:
         check_folder(out.parent if to_file else out)
     with progress_bar(spec) as progress:
+        from unsmooth.evaluation.evaluate import evaluate as run_evaluation
+
         result = run_evaluation(spec, data, progress=progress, settings=settings, command=command_line(context))
     path = None if out is None else out if to_file else out / f"evaluation-{file_name(result.model.name)}.json"
     if path is not None:

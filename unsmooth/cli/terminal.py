@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID
 from rich.segment import Segment
 from typer import Context
 
@@ -100,34 +100,52 @@ def file_name(model: str) -> str:
 
 
 @contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar that is updated with (done, total) and removed at its end. Without a terminal it is not drawn."""
-    with _bars() as bars:
-        task = bars.add_task(escape(title), total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
+def progress_bar(title: str) -> Iterator[Callable[[float, float | None], None]]:
+    """A bar that is updated with (done, total) and removed at its end; without a terminal, a line every few seconds."""
+    from unsmooth.utils.progress import show_progress
+
+    with show_progress(log=True) as report:
+        report(title, 0, None)
+        yield lambda done, total: report(title, done, total)
 
 
 class RunBars:
-    """Progress of training runs: a bar per run on a terminal, a line per epoch elsewhere."""
+    """Progress of training runs: a bar per run and one of all runs on a terminal, a line per epoch elsewhere."""
 
-    def __init__(self, bars: Progress) -> None:
+    def __init__(self, bars: Progress | None) -> None:
+        from unsmooth.utils.progress import StageText
+
         self.bars, self.tasks, self.started = bars, dict[str, TaskID](), dict[str, float]()
+        self.runs, self.of_all = StageText(), ""
 
     def on_progress(self, name: str, done: int, total: int, line: Mapping[str, Any] | None = None) -> None:
         """Update the bar of a run: its steps, and its metrics at the end of an epoch."""
+        self.started.setdefault(name, time.monotonic())
+        if self.bars is not None:
+            title = f"{name}  {_summary(line)}" if line is not None else None
+            self._update(self.bars, name, done, total, title)
+            if done == total and len(self.tasks) > 1:  # make room for the next run
+                self.bars.update(self.tasks[name], visible=False)
+        elif line is not None:
+            seconds = time.monotonic() - self.started[name]
+            echo(f"{name}: epoch {line['epoch']}, {_summary(line)}, {seconds:.0f} s{self.of_all}")
+
+    def on_runs(self, stage: str, done: float, total: float | None) -> None:
+        """Update the bar of all runs."""
+        if self.bars is not None:
+            self._update(self.bars, stage, done, total)
+        elif (total or 0) > 1:
+            self.of_all = f" ({self.runs.line(stage, done, total)})"
+
+    def _update(self, bars: Progress, name: str, done: float, total: float | None, title: str | None = None) -> None:
         if name not in self.tasks:
-            self.tasks[name] = self.bars.add_task(escape(name), total=total, completed=done)
-            self.started[name] = time.monotonic()
-        title = f"{escape(name)}  {_summary(line)}" if line is not None else None
-        self.bars.update(self.tasks[name], completed=done, total=total, description=title)
-        if self.bars.disable and line is not None:
-            echo(f"{name}: epoch {line['epoch']}, {_summary(line)}, {time.monotonic() - self.started[name]:.0f} s")
-        if done == total and len(self.tasks) > 1:  # make room for the next run
-            self.bars.update(self.tasks[name], visible=False)
+            self.tasks[name] = bars.add_task(printable(name), total=total)
+        shown = None if title is None else printable(title)
+        bars.update(self.tasks[name], completed=done, total=total, description=shown)
 
     def on_stage(self, text: str) -> None:
         """Print the stage that starts."""
-        if self.bars.disable:
+        if self.bars is None:
             echo(text)
         else:
             self.bars.console.print(f"[dim]{escape(text)}[/dim]", highlight=False)
@@ -136,14 +154,13 @@ class RunBars:
 @contextmanager
 def run_bars() -> Iterator[RunBars]:
     """Bars of training runs, removed at the end."""
-    with _bars() as bars:
+    from unsmooth.utils.progress import on_terminal, terminal_bars
+
+    if not on_terminal():
+        yield RunBars(None)
+        return
+    with terminal_bars(_Console(stderr=True)) as bars:
         yield RunBars(bars)
-
-
-def _bars() -> Progress:
-    console = _Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _summary(line: Mapping[str, Any]) -> str:

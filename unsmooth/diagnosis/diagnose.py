@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from unsmooth.surgery.plan import anatomy_of, fit, select_blocks
 from unsmooth.surgery.storage import open_model
 from unsmooth.utils.devices import choose_device
 from unsmooth.utils.options import merge_options
+from unsmooth.utils.progress import Progress, show_progress
 from unsmooth.vitals.base import Vital
 
 MAP_BYTES = 2**26  # size of one block's maps above which a batch becomes smaller
@@ -45,8 +46,6 @@ REFERENCE_IMAGES = 4
 REFERENCE_SAMPLE = 1  # of them, whose maps and decompositions are computed
 QUICK_SAMPLE = 4  # images whose maps and decompositions a quick diagnosis computes
 SAMPLE_IMAGES = 2
-
-OnImages = Callable[[int, int | None], None]  # images done, images in total if known
 
 
 def diagnose(
@@ -57,7 +56,7 @@ def diagnose(
     *,
     settings: DiagnoseSettings | None = None,
     example: Example | None = None,
-    progress: OnImages | None = None,
+    progress: Progress | bool | None = None,
     command: str = "",
     **fields: Any,
 ) -> Diagnosis:
@@ -73,7 +72,9 @@ def diagnose(
         blocks: Blocks to measure, such as "6:", "0,3" or "-1". Default: all.
         settings: Settings as one object.
         example: One input, for a model that does not accept an image of noise.
-        progress: Called with the number of images done and the total number (None if unknown).
+        progress: False for none. By default progress is shown on a terminal and in a notebook; with True also
+            elsewhere, as lines on standard error. A function is called instead, with the name of the stage, what is
+            done of it, and its total (None if unknown).
         command: Command line to record in the report.
         **fields: Fields of `DiagnoseSettings`, such as `limit=64` or `reference=False`. They override `settings`.
 
@@ -92,12 +93,24 @@ def diagnose(
         >>> len(diagnosis["token_cosine"])
         2
     """
-    settings = _settings(settings, vitals, blocks, fields)
+    chosen = _settings(settings, vitals, blocks, fields)
+    with show_progress(progress) as report:
+        return _diagnose(model, images, chosen, example, report, command)
+
+
+def _diagnose(
+    given: nn.Module | str | Path,
+    images: ImageInput,
+    settings: DiagnoseSettings,
+    example: Example | None,
+    report: Progress,
+    command: str,
+) -> Diagnosis:
     started = time.time()
+    report("examining", 0, None)
     selected = registry.select(settings.vitals)
     requested = settings.vitals.split(",")
-    given = model
-    model, name = open_model(model, settings.checkpoint, settings.pretrained)
+    model, name = open_model(given, settings.checkpoint, settings.pretrained)
     weights = describe_weights(given, model, settings.checkpoint, settings.pretrained)
     if isinstance(given, nn.Module):
         if settings.device:
@@ -111,23 +124,34 @@ def diagnose(
     batch_size = settings.batch_size or _batch_size(anatomy)
     source = image_batches(model, images, batch_size, settings.limit, settings.data_dir)
     random_model = random_reference(model) if settings.reference and not settings.quick else None
-    counter = _Counter(source.count, random_model is not None, progress)
 
+    counter = _Counter("images", source.count, report)
     first, batches = _peek(source, QUICK_SAMPLE if settings.quick else None)
     measured = measure(
         model, anatomy, batches, selected, block_indices, settings.prefix, counter.add, requested,
         QUICK_SAMPLE if settings.quick else None,
     )  # fmt: skip
-    measure_model(model, anatomy, first.images, selected, block_indices, measured)
+    bounds = [vital for vital in selected if vital.of == "model"]
+    if bounds:
+        counter = _Counter("bounds", len(bounds), report)
+        for vital in bounds:
+            measure_model(model, anatomy, first.images, [vital], block_indices, measured)
+            counter.add(1)
     reference = None
     if random_model is not None:
         reference = _measure_reference(
-            random_model, anatomy, first.images, selected, block_indices, settings.prefix, counter
+            random_model, anatomy, first.images, selected, block_indices, settings.prefix, report
         )
+    samples = []
+    if not settings.quick:
+        report("samples", 0, None)
+        samples = sample_maps(model, anatomy, source, first, SAMPLE_IMAGES)
 
+    report("verdict", 0, None)
     about = describe_model(model, name, anatomy, weights)
     view = DiagnosisView(about, describe_vitals(selected, measured), reference, describe_broken(measured))
     about_images = describe_images(source, measured.images, settings.prefix)
+    about_images.size = list(first.images.shape[1:])  # a tensor may have another size than the host's own
     findings, verdict = reach_verdict(view, lambda remedy: bool(fit(model, remedy)), about_images)
     return Diagnosis(
         model=view.model,
@@ -135,7 +159,7 @@ def diagnose(
         vitals=view.vitals,
         reference=reference,
         broken=view.broken,
-        samples=[] if settings.quick else sample_maps(model, anatomy, source, first, SAMPLE_IMAGES),
+        samples=samples,
         learned=learned_parameters(model, anatomy),
         findings=findings,
         conclusion=verdict,
@@ -159,17 +183,15 @@ def _settings(
 
 
 class _Counter:
-    """Counts images of the model and of the random reference together."""
+    """Counts what is done of a stage."""
 
-    def __init__(self, images: int | None, reference: bool, progress: OnImages | None) -> None:
-        extra = min(REFERENCE_IMAGES, images) if reference and images is not None else 0
-        self.total = None if images is None else images + extra
-        self.done, self.progress = 0, progress
+    def __init__(self, stage: str, total: int | None, report: Progress) -> None:
+        self.stage, self.total, self.report, self.done = stage, total, report, 0
+        self.add(0)
 
-    def add(self, images: int) -> None:
-        self.done += images
-        if self.progress is not None:
-            self.progress(self.done, self.total)
+    def add(self, count: int) -> None:
+        self.done += count
+        self.report(self.stage, self.done, self.total)
 
 
 def _batch_size(anatomy: Anatomy) -> int:
@@ -195,11 +217,12 @@ def _measure_reference(
     vitals: list[Vital],
     blocks: list[int] | None,
     prefix: bool,
-    counter: _Counter,
+    report: Progress,
 ) -> Reference:
     """All vitals of the random reference except bounds and those that need labels."""
     streaming = [vital for vital in vitals if vital.family not in ("theory", "function")]
     batch = NamedImages(images[:REFERENCE_IMAGES])
+    counter = _Counter("random reference", len(batch.images), report)
     measured = measure(random.model, anatomy, [batch], streaming, blocks, prefix, counter.add, most=REFERENCE_SAMPLE)
     values = rounded_series(measured, curves=False)
     return Reference(random.how, measured.images, values, bool(random.kept))

@@ -17,7 +17,7 @@ from unsmooth.diagnosis.moments import Moments, finite_or_none
 from unsmooth.diagnosis.probe import probe
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.hosts.inputs import batch_inputs, run
+from unsmooth.hosts.inputs import run_images
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.token_layout import as_tokens, distances, grid_of, prefix_of
 from unsmooth.results.diagnosis import Series, Spread
@@ -80,7 +80,7 @@ def measure(
         for batch in batches:
             pass_.begin_batch(batch)
             with probe(model, pass_.on_output, pass_.on_attention, anatomy, pass_.on_input, pass_.on_residual):
-                run(model, batch_inputs(model, batch.images))
+                run_images(model, batch.images)
             pass_.end_batch(batch)
             if progress is not None:
                 progress(len(batch.images))
@@ -405,10 +405,11 @@ class _Pass:
         for (key, part, block), moments in self.moments.items():
             measured.values[key].setdefault(part, [None] * depth)[block] = moments.spread()
         for vital, collector in self.collectors:
+            images = min(self.images_done, self.sample(vital) or self.images_done)
             try:
                 for block, parts in collector.final().items():
                     for part, value in parts.items():
-                        spread = Spread(finite_or_none(value), images=self.images_done)
+                        spread = Spread(finite_or_none(value), images=images)
                         measured.values[vital.key].setdefault(part, [None] * depth)[block] = spread
             except Undefined as reason:
                 self.skipped[vital.key].update(dict.fromkeys(sorted(self.blocks), str(reason)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 from unsmooth.diagnosis.rules import DiagnosisView, TokenCurves, threshold
 from unsmooth.errors import UnsmoothError
@@ -24,7 +25,7 @@ def next_steps(view: DiagnosisView, verdict: Verdict, findings: list[Finding], i
         removal = next((c for c in candidates if not c.spec), None)
         if removal is not None:
             return [Step(removal.reason, python="unsmooth.remove(model, 'no_skip')")]
-        return [_try(candidates[0]), _compare(view, candidates[:COMPARED])]
+        return [*_score(view, findings), _try(candidates[0]), _compare(view, candidates[:COMPARED])]
     if verdict.state in ("suspicious", "unknown"):
         return [_measure_more(view, images)]
     return []
@@ -50,6 +51,32 @@ def _load_weights(view: DiagnosisView) -> Step:
     )
 
 
+def _score(view: DiagnosisView, findings: list[Finding]) -> list[Step]:
+    """Scores of the tokens by block, unless the harm is shown already."""
+    if any(finding.harm is not None and finding.harm.state == "shown" for finding in findings):
+        return []
+    host, weights = _spec_of(view), view.model.weights
+    option = python = ""
+    if weights is not None and weights.kind == "file":
+        option, python = f" --checkpoint {shlex.quote(weights.name)}", f", checkpoint={weights.name!r}"
+    elif weights is not None and weights.kind == "pretrained":
+        host = _pretrained(host)
+    return [
+        Step(
+            "Score the tokens of each block on images with labels or masks: that shows whether the collapse does harm.",
+            f"unsmooth evaluate {shlex.quote(host)} --tokens LABELLED_FOLDER{option}",
+            f"unsmooth.evaluate({host!r}, tokens='LABELLED_FOLDER'{python})",
+        )
+    ]
+
+
+def _pretrained(text: str) -> str:
+    spec = parse(text)
+    if spec.host is None:
+        return text
+    return str(replace(spec, host=replace(spec.host, options={**spec.host.options, "pretrained": True})))
+
+
 def _try(candidate: Candidate) -> Step:
     return Step(
         f"Apply {candidate.spec} and train: {candidate.effect}.",
@@ -63,7 +90,7 @@ def _compare(view: DiagnosisView, candidates: list[Candidate]) -> Step:
     specs = [host, *(f"{host}+{candidate.spec}" for candidate in candidates)]
     weights = view.model.weights
     kind = weights.kind if weights is not None else "object"
-    start = {"file": f" --checkpoint {shlex.quote(weights.name)}" if weights else "", "pretrained": " --pretrained"}
+    start = {"file": f" --from {shlex.quote(weights.name)}" if weights else "", "pretrained": " --pretrained"}
     option = {"file": f", checkpoint={weights.name!r}" if weights else "", "pretrained": ", pretrained=True"}
     command = (
         f"unsmooth compare {' '.join(map(shlex.quote, specs))} --data {DATA} --recipe finetune{start.get(kind, '')}"

@@ -135,7 +135,6 @@ THRESHOLDS: dict[str, Threshold] = {
     "outlier_ratio": Threshold(
         5.0, "largest token norm over the median norm", f"{SALIENCY}: at most 2.4", "token_norm_outliers", "ratio"
     ),
-    "accuracy_fall": Threshold(0.1, "fall of nearest-neighbour accuracy below its best value", "not calibrated"),
 }
 
 
@@ -300,7 +299,7 @@ def token_collapse(view: DiagnosisView) -> Finding | None:
     )
     title = "Tokens have collapsed" if by_level else "Tokens are collapsing"
     severity: Severity = "severe" if by_level else "warning"
-    evidence = [*curves.evidence(view, worst), *_function_lost(view, worst)]
+    evidence = curves.evidence(view, worst)
     return Finding("token_collapse", title, severity, blocks, text, evidence, why=cause(view, blocks))
 
 
@@ -327,15 +326,6 @@ def _trend(cosine: list[float | None], best: int, worst: int) -> str:
     if best == worst or (cosine[worst] or 0) - (cosine[best] or 0) < threshold("similarity_rise"):
         return "This holds from the first block."
     return f"Similarity was lowest in block {best} and has risen since."
-
-
-def _function_lost(view: DiagnosisView, worst: int) -> list[Evidence]:
-    """A fall of nearest-neighbour accuracy, if labels were given."""
-    accuracy = [v for v in view.means("depth_probe")[: worst + 1] if v is not None]
-    if not accuracy or accuracy[-1] > max(accuracy) - threshold("accuracy_fall"):
-        return []
-    text = f"nearest-neighbour accuracy {accuracy[-1]:.2f} in block {worst}, {max(accuracy):.2f} at best"
-    return [view.evidence("depth_probe", "", text)]
 
 
 def cause(view: DiagnosisView, blocks: list[int]) -> str:

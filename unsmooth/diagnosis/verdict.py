@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from unsmooth.diagnosis.harm import harm_of
 from unsmooth.diagnosis.next_steps import next_steps, would_change
 from unsmooth.diagnosis.prescriptions import prescribe
 from unsmooth.diagnosis.rules import RULES, DiagnosisView, TokenCurves, threshold
 from unsmooth.results.diagnosis import Finding, ImagesInfo, Verdict
 from unsmooth.utils.text import blocks_text
 
+COLLAPSES = ("token_collapse", "one_sided")  # findings whose harm is measured
 NEEDED = ("token_cosine", "effective_rank")
 SEVERITIES = ("severe", "warning", "note")
 # From best to worst; the other states say that there is no verdict about the tokens.
@@ -39,11 +41,14 @@ def reach_verdict(
         finding.reference = "the thresholds of unsmooth" + (
             f" and the same architecture at random initialisation ({view.reference.how})" if view.reference else ""
         )
+        if finding.key in COLLAPSES:
+            finding.harm = harm_of(view, finding)
         finding.remedies = prescribe(finding.key, finding.blocks, view.model.remedies, fits)
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     verdict = _verdict(view, {finding.key: finding for finding in findings})
     if verdict.state not in ("broken", "unknown"):
         verdict.levels, verdict.trends = _levels(view), _trends(view)
+        verdict.harm = next((str(finding.harm) for finding in findings if finding.harm is not None), "")
         verdict.caveat = "" if any(v is not None for v in view.means("depth_probe")) else CAVEAT
     verdict.steps = next_steps(view, verdict, findings, images)
     verdict.would_change = would_change(view, verdict)

@@ -17,12 +17,13 @@ from unsmooth.evaluation.energy import ASSUMPTIONS, PRICES, SOURCE, energy
 from unsmooth.evaluation.operations import Size, count_operations
 from unsmooth.evaluation.settings import BenchSettings
 from unsmooth.hosts.inputs import image_size
-from unsmooth.hosts.modes import device_of, resolve_device
+from unsmooth.hosts.modes import device_of
 from unsmooth.hosts.outputs import classes_of
 from unsmooth.results.bench import Bench, BenchRow, Energy, Operations, Throughput, TimingConditions
 from unsmooth.results.provenance import Provenance, versions
 from unsmooth.surgery.record import applied
 from unsmooth.surgery.storage import open_model
+from unsmooth.utils.devices import choose_device
 from unsmooth.utils.options import merge_options
 
 Progress = Callable[[int, int | None], None]  # steps done, total
@@ -135,7 +136,7 @@ def _open(models: Sequence[Model], device: str | None) -> dict[str, nn.Module]:
     for source in models:
         model, name = open_model(source)
         if not isinstance(source, nn.Module) or device is not None:
-            model.to(resolve_device(device))
+            model.to(choose_device(device))
         if name in hosts and isinstance(source, str | Path):
             raise UnsmoothError(f"{name} is given twice. Pass each model once.")
         namesakes = sum(other == name or other.startswith(f"{name} #") for other in hosts)

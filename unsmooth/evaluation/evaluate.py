@@ -20,7 +20,7 @@ from unsmooth.evaluation import cost, robustness, test_sets
 from unsmooth.evaluation.settings import EvaluateSettings
 from unsmooth.evaluation.test_sets import TestSet
 from unsmooth.evaluation.token_scores import token_scores
-from unsmooth.hosts.modes import device_of, resolve_device
+from unsmooth.hosts.modes import device_of
 from unsmooth.hosts.outputs import classes_of
 from unsmooth.results.evaluation import (
     EvaluatedImages,
@@ -34,6 +34,7 @@ from unsmooth.results.provenance import Provenance, versions
 from unsmooth.surgery.record import applied
 from unsmooth.surgery.storage import open_model
 from unsmooth.tasks.classification.scores import Change, Scores, score_each
+from unsmooth.utils.devices import choose_device
 from unsmooth.utils.options import merge_options
 
 Progress = Callable[[int, int | None], None]  # images done, total
@@ -86,7 +87,7 @@ def evaluate(
     for share in settings.occlusion:
         robustness.hole(*prepare.size[1:], share)
     if settings.device is not None or not isinstance(model, nn.Module):
-        host.to(resolve_device(settings.device))
+        host.to(choose_device(settings.device))
     has_tests = data is not None or any(_folders(settings))
     classes = classes_of(host) if has_tests else 0  # tokens are scored without the head
     sets = [test_set.subset(settings.limit) for test_set in _open_test_sets(settings, data, classes)]

@@ -37,12 +37,13 @@ from unsmooth.evaluation.token_probes import (
 )
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.hosts.inputs import batch_inputs, run
-from unsmooth.hosts.modes import autocast, device_of, eval_mode, resolve_device
+from unsmooth.hosts.modes import autocast, device_of, eval_mode
 from unsmooth.hosts.token_layout import as_tokens, grid_of, prefix_of
 from unsmooth.results.evaluation import BlockScore, TokenProbe, TokenScores
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.storage import open_model
-from unsmooth.tasks.classification.scores import wilson_interval
+from unsmooth.tasks.classification.scores import accuracy_interval
+from unsmooth.utils.devices import choose_device
 from unsmooth.utils.options import merge_options
 from unsmooth.vitals.token_cosine import token_cosine
 
@@ -95,7 +96,7 @@ def token_scores(
     settings = merge_options(EvaluateSettings, settings, fields, EvaluateSettings.label)
     host, _ = open_model(model, settings.checkpoint)
     if settings.device is not None or not isinstance(model, nn.Module):
-        host.to(resolve_device(settings.device))
+        host.to(choose_device(settings.device, mps=False))
     prepare = preprocessing(host, settings.image_size)
     source = MaskData(data, prepare, settings) if has_masks(data) else LabelData(data, prepare, settings)
     anatomy, total, done = anatomy_of(host), source.memory + source.queries, 0
@@ -302,7 +303,7 @@ class _Queries(_Pass):
                 block=block,
                 score=float(scores[0]),
                 interval=interval(scores) if self.source.masks
-                else _pair(wilson_interval(np.concatenate(self.hits[kind, name, block]))),
+                else _pair(accuracy_interval(np.concatenate(self.hits[kind, name, block]))),
                 gain=float(scores[0] - last[0]),
                 gain_interval=interval(scores - last),
             )

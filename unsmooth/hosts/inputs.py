@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, first_line
 from unsmooth.hosts.modes import device_of, dtype_of, eval_mode
 
 Example = dict[str, Any]
@@ -75,6 +75,27 @@ def run(model: nn.Module, example: Mapping[str, Any]) -> Any:
     """Call a host: `image` is passed by position (timm, torchvision), everything else by name (Hugging Face)."""
     named = {key: value for key, value in example.items() if key != "image"}
     return model(example["image"], **named) if "image" in example else model(**named)
+
+
+def run_images(model: nn.Module, images: Tensor) -> Any:
+    """Call a host on a batch of images. Images of another size than its own that it refuses are named as the cause."""
+    try:
+        return run(model, batch_inputs(model, images))
+    except (AssertionError, RuntimeError, ValueError) as error:
+        given, own = tuple(images.shape[1:]), image_size(model)
+        if isinstance(error, UnsmoothError | torch.OutOfMemoryError) or given == own:
+            raise
+        advice = f"Resize them to {own[1]} × {own[2]}"
+        if given[0] == own[0] and given[1] == given[2]:
+            advice += f", or build the host for them (img_size={given[1]})"
+        raise UnsmoothError(
+            f"{type(model).__name__} refuses images of {_size(given)} ({first_line(error)}): it takes {_size(own)}. "
+            f"{advice}."
+        ) from error
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return f"{shape[0]} channels and {' × '.join(map(str, shape[1:]))} pixels"
 
 
 def image_size(model: nn.Module) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unsmooth.errors import UnsmoothError, first_line, unknown
+from unsmooth.errors import unknown
 
 
 @contextmanager
@@ -52,15 +52,3 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     """The dtype of the first parameter; float32 for a model without parameters."""
     parameter = next(model.parameters(), None)
     return torch.float32 if parameter is None else parameter.dtype
-
-
-def resolve_device(device: str | torch.device | None) -> torch.device:
-    """The named device; without a name, a GPU if there is one and the CPU otherwise."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        resolved = torch.device(device)
-        torch.empty(0, device=resolved)
-    except (RuntimeError, AssertionError) as error:
-        raise UnsmoothError(f"the device {device} cannot be used: {first_line(error)}") from error
-    return resolved

@@ -124,6 +124,7 @@ def _diagnose(
     return diagnose(
         model, images, vitals or None, experiment.blocks or None, checkpoint=checkpoint,
         data_dir=request.data_dir, limit=request.scale(experiment).images, reference=False,
+        progress=False,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from unsmooth.report.values import deciding_vitals
 from unsmooth.utils.text import blocks_text
 
 if TYPE_CHECKING:
-    from unsmooth.results.diagnosis import Diagnosis, Evidence, Finding, Spread
+    from unsmooth.results.diagnosis import Diagnosis, Evidence, Finding, Spread, VitalResult
 
 # The most informative columns that fit in 80 characters; `diagnosis[key]` and the report have the rest.
 COLUMNS: dict[tuple[str, str], str] = {
@@ -29,8 +29,8 @@ COLUMNS: dict[tuple[str, str], str] = {
     ("branch_ratio", "attn"): "attn\n/skip",
     ("branch_ratio", "mlp"): "mlp\n/skip",
     ("block_influence", ""): "infl.",
-    ("depth_probe", ""): "probe",
 }
+PROBE = ("depth_probe", "")  # with labels: accuracy and its interval, which take the place of two other columns
 MOST_COLUMNS = 9
 SAME = 1e-4  # relative difference that rounding explains
 STATES = {
@@ -61,7 +61,10 @@ def as_rich(diagnosis: Diagnosis, before: Diagnosis | None = None) -> list[Rende
         pieces += _finding(finding)
     style = STATES.get(verdict.state, "cyan")
     pieces.append(Text.assemble(("Verdict: ", "bold"), (verdict.state, f"bold {style}"), f". {verdict.text}"))
-    for title, text in (("Levels", verdict.levels), ("Trends", verdict.trends), ("Caveat", verdict.caveat)):
+    for title, text in (
+        ("Levels", verdict.levels), ("Trends", verdict.trends), ("Harm to accuracy", verdict.harm),
+        ("Caveat", verdict.caveat),
+    ):  # fmt: skip
         if text:
             pieces.append(_indented(f"{title}: {text.rstrip('.')}."))
     for number, step in enumerate(verdict.steps, 1):
@@ -96,7 +99,12 @@ def _table(diagnosis: Diagnosis, before: Diagnosis | None) -> Table:
     if not columns:
         columns = {(key, vital.main): vital.title for key, vital in vitals.items() if vital.main in vital.parts}
     most = MOST_COLUMNS if before is None else (MOST_COLUMNS + 1) // 2
+    probe = vitals["depth_probe"].parts.get("", []) if "depth_probe" in vitals else []
+    most -= 2 if any(probe) and before is None else 1 if any(probe) else 0
     columns = dict(sorted(columns.items(), key=lambda item: item[0][0] not in decided)[:most])
+    if any(probe):
+        images = max(spread.images for spread in probe if spread is not None)
+        columns[PROBE] = f"probe, 95 %\nof {images} images"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("block", justify="right")
     for title in columns.values():
@@ -108,7 +116,8 @@ def _table(diagnosis: Diagnosis, before: Diagnosis | None) -> Table:
         cells = []
         for key, part in columns:
             spread = vitals[key].parts[part][b]
-            cells.append(_cell(spread))
+            interval = _interval(vitals[key], b) if (key, part) == PROBE and before is None else ""
+            cells.append(_cell(spread) + interval)
             if before is not None:
                 cells.append(_difference(before, key, part, b, spread))
         if any(cell != "–" for cell in cells) or b in marked:
@@ -120,6 +129,14 @@ def _cell(spread: Spread | None) -> str:
     if spread is None or not isinstance(spread.mean, float):
         return "–"
     return f"{spread.mean:.1f}" if abs(spread.mean) >= 10 else f"{spread.mean:.3f}"
+
+
+def _interval(probe: VitalResult, block: int) -> str:
+    """The interval of an accuracy, if the file has it."""
+    ends = [probe.parts[end][block] if end in probe.parts else None for end in ("low", "high")]
+    if any(end is None or not isinstance(end.mean, float) for end in ends):
+        return ""
+    return f" {ends[0].mean:.2f}–{ends[1].mean:.2f}"  # type: ignore[union-attr]
 
 
 def _difference(before: Diagnosis, key: str, part: str, block: int, spread: Spread | None) -> str:

@@ -281,8 +281,30 @@ class Candidate:
 
 
 @record
+class Harm:
+    """Whether the tokens lose class information where they collapse.
+
+    The nearest-neighbour accuracy of `block`, which collapses most, is compared with that of `before`, the last block
+    before the collapse, on the same images. `shown`: the 95 % interval of the `change`, from `low` to `high`, is below
+    zero. `not measured`: there were no labels.
+    """
+
+    state: Literal["shown", "not shown", "not measured"]
+    text: str
+    block: int | None = _if_set()
+    before: int | None = _if_set()
+    change: float | None = _if_set()
+    low: float | None = _if_set()
+    high: float | None = _if_set()
+    images: int | None = _if_set()
+
+    def __str__(self) -> str:
+        return f"{self.state}: {self.text}"
+
+
+@record
 class Finding:
-    """An observation with its blocks, evidence and candidate remedies."""
+    """An observation with its blocks, evidence and candidate remedies. A collapse says whether it does harm."""
 
     key: str
     title: str
@@ -293,6 +315,7 @@ class Finding:
     why: str = _if_set("")
     reference: str = ""
     remedies: list[Candidate] = Field(default_factory=list)
+    harm: Harm | None = _if_set()
 
     @property
     def deciding(self) -> Evidence | None:
@@ -333,8 +356,9 @@ class Step:
 class Verdict:
     """The state of the model in one word and in a sentence, the affected blocks and the most likely cause.
 
-    `levels` and `trends` are the measurements beside their limits, apart. `caveat` says what was not measured, `steps`
-    what to do next, and `would_change` what would change the verdict.
+    `levels` and `trends` are the measurements beside their limits, apart. `harm` says whether accuracy falls where the
+    tokens collapse, `caveat` what was not measured, `steps` what to do next, and `would_change` what would change the
+    verdict.
     """
 
     state: str
@@ -343,6 +367,7 @@ class Verdict:
     why: str = _if_set("")
     levels: str = _if_set("")
     trends: str = _if_set("")
+    harm: str = _if_set("")
     caveat: str = _if_set("")
     steps: list[Step] = Field(default_factory=list, exclude_if=lambda value: not value)
     would_change: list[str] = Field(default_factory=list, exclude_if=lambda value: not value)

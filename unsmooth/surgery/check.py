@@ -10,6 +10,7 @@ from unsmooth.spec import ModelSpec, SpecItem, parse
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.plan import Fit, anatomy_of, fit
 from unsmooth.surgery.record import record_of
+from unsmooth.utils.devices import choose_device
 from unsmooth.utils.text import blocks_text, spans
 
 
@@ -52,13 +53,13 @@ class Checkup:
         return [f"{', '.join(keys)}{where}: {reason}" for (where, reason), keys in lines.items()]
 
 
-def checkup(spec: str | ModelSpec) -> Checkup:
+def checkup(spec: str | ModelSpec, device: str | None = None) -> Checkup:
     """Build a model and plan every remedy on it, without applying any."""
-    spec = parse(spec)
-    model = create_model(spec)
+    spec, chosen = parse(spec), choose_device(device)
+    model = create_model(spec).to(chosen)
     # The remedies of the spec are planned with their options, the others with their defaults.
     items = {key: SpecItem(key) for key in remedies.list_remedies()} | {item.name: item for item in spec.remedies}
-    host = create_model(ModelSpec(spec.host)) if spec.remedies else model
+    host = create_model(ModelSpec(spec.host)).to(chosen) if spec.remedies else model
     anatomy = anatomy_of(host)
     record_of(host).anatomy = anatomy  # one forward pass, not one per remedy
     fits = {key: fit(host, item) for key, item in items.items()}

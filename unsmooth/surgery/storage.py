@@ -10,9 +10,9 @@ metadata of the weights holds the spec too, so that files of two different saves
 from __future__ import annotations
 
 import json
-import pickle
 import re
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -181,6 +181,28 @@ def _weights_for(model: nn.Module, path: Path) -> dict[str, Tensor]:
     return weights
 
 
+def _why_unreadable(path: Path, error: Exception) -> str:
+    """The reason in words. Messages of readers are a number ("105"), or advise to load a file unsafely."""
+    if isinstance(error, OSError):
+        return first_line(error)
+    size = path.stat().st_size
+    if size == 0:
+        return "the file is empty. Copy or download it again."
+    with path.open("rb") as file:
+        start = file.read(2)
+    zipped = zipfile.is_zipfile(path)
+    if path.suffix == ".safetensors":
+        return f"it is damaged, or not a safetensors file ({first_line(error)}; {size:,} bytes)"
+    if start == b"PK" and not zipped:
+        return f"the file ends too early ({size:,} bytes). Copy or download it again."
+    if zipped or start[:1] == b"\x80":  # the formats of torch.save, new and old
+        return (
+            "it holds more than tensors, or is damaged: torch.load refuses it with weights_only=True. Save only the "
+            "state dict with torch.save."
+        )
+    return f"it is not a file of torch.save ({size:,} bytes). Pass a .pth or .safetensors file."
+
+
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a checkpoint file by name, from the entry that holds the weights."""
     try:
@@ -188,13 +210,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             return dict(load_file(path))  # always tensors by name
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # readers raise errors of many types for a broken or foreign file
-        reason = first_line(error)
-        if not isinstance(error, OSError) and len(reason) < 12:  # a KeyError or struct error of a broken file
-            reason = f"it is damaged, or not a file of torch.save ({type(error).__name__}: {reason})"
-        # The message advises to load the file unsafely.
-        if "weights_only" in str(error) or isinstance(error, pickle.UnpicklingError):
-            reason = "torch.load refuses it with weights_only=True. Save only the state dict with torch.save."
-        raise UnsmoothError(f"cannot read weights from {path}: {reason}") from error
+        raise UnsmoothError(f"cannot read weights from {path}: {_why_unreadable(path, error)}") from error
     for key in NESTED:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]

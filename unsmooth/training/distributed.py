@@ -11,6 +11,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from unsmooth.errors import UnsmoothError, first_line
+from unsmooth.utils.devices import choose_device
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def init_processes(device: str = "") -> Processes:
     """
     from timm.utils.distributed import init_distributed_device_so
 
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or str(choose_device(None, mps=False))
     try:
         parsed = torch.device(device)
     except RuntimeError as error:

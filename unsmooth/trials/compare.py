@@ -25,13 +25,14 @@ from unsmooth.trials.directory import TrialDirectory
 from unsmooth.trials.measure import diagnose_arms, measure_costs, measure_differences, measure_robustness, read_arm
 from unsmooth.trials.power import power_of, state_power
 from unsmooth.trials.rounds import train_runs
-from unsmooth.trials.runner import threads_per_job
+from unsmooth.trials.runner import AllRuns, threads_per_job
 from unsmooth.trials.runs import OnStage, TrialRuns
 from unsmooth.trials.settings import CompareSettings
 from unsmooth.trials.start import measure_starts, start_of
-from unsmooth.trials.sweep import read_sweep, run_sweep, with_chosen
+from unsmooth.trials.sweep import read_sweep, run_sweep, sweep_jobs, with_chosen
 from unsmooth.trials.verdict import trial_verdict
 from unsmooth.utils.files import write
+from unsmooth.utils.progress import Progress, show_progress
 
 
 def compare(
@@ -43,6 +44,7 @@ def compare(
     arm_fields: Mapping[str, Mapping[str, Any]] | None = None,
     on_progress: OnProgress | None = None,
     on_stage: OnStage | None = None,
+    progress: Progress | bool | None = None,
     command: str = "",
     **fields: Any,
 ) -> Trial:
@@ -60,6 +62,8 @@ def compare(
             model. The report names them, since such arms are not on the same budget.
         on_progress: Called with the name of a run, its steps done, its total steps, and the metrics of an epoch.
         on_stage: Called with a description of each stage of the trial.
+        progress: Progress of all runs together: False for none; by default it is shown on a terminal and in a notebook,
+            unless `on_progress` is given; a function is called with "runs", the runs done and the number of all runs.
         command: Command line to record in the result.
         **fields: Fields of `CompareSettings`, such as `seeds`, `out` or `jobs`, and of `Recipe`, such as `epochs` or
             `lr`. They replace those of `settings` and `recipe`. `vitals` is the field of `CompareSettings`.
@@ -94,11 +98,15 @@ def compare(
     report_stage(stated.text)
     starts = measure_starts(runs, report_stage)
     sweeps: list[ArmSweep] | None = None
-    if sweep is not None:
-        arms, sweeps = run_sweep(runs, sweep, report_progress, report_stage)
-        runs = replace(runs, arms=arms)
-        check_run_directories(runs)
-    runs, failures, stopped = train_runs(runs, report_progress, report_stage)
+    with show_progress(False if progress is None and on_progress is not None else progress) as report:
+        waiting = len(runs.jobs(runs.seeds)) + (len(sweep_jobs(runs, sweep)) if sweep is not None else 0)
+        planned_runs = len(runs.arms) * (len(runs.seeds) + (len(sweep.values) if sweep is not None else 0))
+        report_progress = AllRuns(report_progress, report, planned_runs - waiting, planned_runs)
+        if sweep is not None:
+            arms, sweeps = run_sweep(runs, sweep, report_progress, report_stage)
+            runs = replace(runs, arms=arms)
+            check_run_directories(runs)
+        runs, failures, stopped = train_runs(runs, report_progress, report_stage)
     chosen, resolved = runs.settings, runs.recipe
     results = [read_arm(arm, runs, failures) for arm in runs.arms]
     for i, arm in enumerate(results):

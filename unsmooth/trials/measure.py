@@ -113,7 +113,9 @@ def diagnose_arms(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -
             continue
         report_stage(f"diagnosing {arm.name}")
         batch = sample_batch(runs.validation_images(model), DIAGNOSED)
-        arm.diagnosis = diagnosis = diagnose(model, [(batch.images, batch.labels)], runs.settings.vitals)
+        arm.diagnosis = diagnosis = diagnose(
+            model, [(batch.images, batch.labels)], runs.settings.vitals, progress=False
+        )
         diagnosis.images.source = runs.splits.val.name
         diagnosis.to_json(path)
 

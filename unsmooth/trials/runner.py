@@ -19,8 +19,10 @@ import torch
 from unsmooth.errors import Interrupted, UnsmoothError
 from unsmooth.training.observer import OnProgress, ProgressObserver
 from unsmooth.training.run import Diverged, train
+from unsmooth.utils.progress import Progress
 
 STOPPED = "interrupted. Finished steps are kept: run the same command again to resume."
+RUNS = "runs"  # the stage that all runs are
 REPORT_EVERY = 0.2  # seconds between two progress reports of a worker
 
 
@@ -41,6 +43,20 @@ class Job:
 
     name: str
     arguments: Mapping[str, Any]
+
+
+class AllRuns:
+    """Reports of runs, passed on, and the progress of all runs together: those done, and the share of the others."""
+
+    def __init__(self, on_progress: OnProgress, report: Progress, done: int, total: int) -> None:
+        self.on_progress, self.report, self.done, self.total = on_progress, report, done, total
+        self.shares: dict[str, float] = {}
+        report(RUNS, done, total)
+
+    def __call__(self, name: str, done: int, total: int, line: Mapping[str, Any] | None) -> None:
+        self.shares[name] = done / total
+        self.report(RUNS, min(self.done + sum(self.shares.values()), self.total), self.total)
+        self.on_progress(name, done, total, line)
 
 
 def threads_per_job(parallel: int) -> int:

@@ -70,11 +70,9 @@ def with_chosen(runs: TrialRuns, sweep: Sweep | None) -> TrialRuns:
     return replace(runs, arms=[sweep.arm(arm, value) for arm, value in zip(runs.arms, chosen, strict=True)])
 
 
-def run_sweep(
-    runs: TrialRuns, sweep: Sweep, on_progress: OnProgress, report_stage: OnStage
-) -> tuple[list[PlannedArm], list[ArmSweep]]:
-    """Train every arm with every value on seed 0. Returns the arms with their best values, and all accuracies."""
-    jobs: dict[str, Job] = {}  # by folder: the control of other seeds shares the runs of the first arm
+def sweep_jobs(runs: TrialRuns, sweep: Sweep) -> dict[str, Job]:
+    """The runs of a sweep that are not done, by folder: the control of other seeds shares those of the first arm."""
+    jobs: dict[str, Job] = {}
     for arm in runs.arms:
         for value in sweep.values:
             run = runs.directory.sweep_run(arm, sweep.field, value)
@@ -82,6 +80,14 @@ def run_sweep(
                 arguments = runs.arguments(sweep.arm(arm, value), 0, run.path)
                 name = f"{arm.name}, {sweep.field}={value}"
                 jobs.setdefault(str(run.path), Job(name, {**arguments, "options": OPTIONS}))
+    return jobs
+
+
+def run_sweep(
+    runs: TrialRuns, sweep: Sweep, on_progress: OnProgress, report_stage: OnStage
+) -> tuple[list[PlannedArm], list[ArmSweep]]:
+    """Train every arm with every value on seed 0. Returns the arms with their best values, and all accuracies."""
+    jobs = sweep_jobs(runs, sweep)
     if jobs:
         report_stage(f"sweep of {sweep.field}: training {len(jobs)} runs")
     failures = run_jobs(list(jobs.values()), runs.settings.jobs, runs.settings.device, on_progress)

@@ -2,16 +2,22 @@
 
 Each image is one vector: the class token if the host has one, otherwise the mean token; `mean` always uses the mean
 token. The label of an image is predicted from its nearest other image by cosine. Chance is the share of the largest
-class. This vital keeps one vector per image and block, for at most 4,096 images. `unsmooth evaluate --tokens` scores
-held-out images instead, with intervals, a linear probe, and masks.
+class. `low` and `high` are the ends of its 95 % Wilson interval over images. `lost.matrix` compares blocks image by
+image: its row i has, for each block j, the share of images that block j gets right and block i does not. This vital
+keeps one vector per image and block, for at most 4,096 images. `unsmooth evaluate --tokens` scores held-out images
+instead, also with a linear probe and with masks.
 """
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unsmooth.utils.intervals import wilson_interval
 from unsmooth.vitals.base import Collector, Undefined, full, register
 
 IMAGES = 4096
@@ -38,10 +44,10 @@ def nearest(queries: Tensor, memory: Tensor, k: int, leave_one_out: bool = False
     return torch.cat([chunk.values for chunk in found]), torch.cat([chunk.indices for chunk in found])
 
 
-def nearest_neighbour_accuracy(features: Tensor, labels: Tensor) -> float:
-    """Share of images whose nearest other image, by cosine, has the same label."""
+def nearest_neighbour_hits(features: Tensor, labels: Tensor) -> Tensor:
+    """Whether the nearest other image of each image, by cosine, has the same label."""
     neighbour = nearest(features, features, 1, leave_one_out=True)[1][:, 0]
-    return int((labels[neighbour] == labels).sum()) / len(labels)
+    return labels[neighbour] == labels
 
 
 @register(
@@ -51,7 +57,12 @@ def nearest_neighbour_accuracy(features: Tensor, labels: Tensor) -> float:
     family="function",
     of="blocks",
     sample=IMAGES,
-    parts=(("mean", "on the mean token"),),
+    parts=(
+        ("mean", "on the mean token"),
+        ("low", "lower end of its 95 % interval"),
+        ("high", "upper end of its 95 % interval"),
+        ("lost.matrix", "share of images that another block gets right and this one does not"),
+    ),
     low=0.0,
     high=1.0,
 )
@@ -72,7 +83,7 @@ class DepthProbe(Collector):
             self.labels.append(labels.cpu())
         return {}
 
-    def final(self) -> dict[int, dict[str, float]]:
+    def final(self) -> dict[int, dict[str, Any]]:
         if not self.labels:
             raise Undefined("it needs labels: a directory of class directories, or an .npz file with labels")
         labels = torch.cat(self.labels)
@@ -81,10 +92,21 @@ class DepthProbe(Collector):
         counts = labels.unique(return_counts=True)[1]
         if len(counts) < 2 or counts.max() < 2:
             raise Undefined("it needs at least two classes, and two images of one of them")
-        out: dict[int, dict[str, float]] = {}
+        out: dict[int, dict[str, Any]] = {}
+        hits: dict[int, Tensor] = {}  # of images, in their order; those that are not finite are wrong
         for (block, part), features in self.features.items():
             stacked = torch.cat(features)
             finite = stacked.isfinite().all(dim=1)
-            if finite.sum() > 1:
-                out.setdefault(block, {})[part] = nearest_neighbour_accuracy(stacked[finite], labels[finite])
+            if (images := int(finite.sum())) > 1:
+                right = nearest_neighbour_hits(stacked[finite], labels[finite])
+                correct = int(right.sum())
+                out.setdefault(block, {})[part] = correct / images
+                if not part:
+                    out[block]["low"], out[block]["high"] = wilson_interval(correct, images)
+                    hits[block] = torch.zeros(len(labels), dtype=torch.bool).masked_scatter(finite, right)
+        for block, own in hits.items():
+            out[block]["lost.matrix"] = [
+                float((hits[other] & ~own).double().mean()) if other in hits else math.nan
+                for other in range(max(hits) + 1)
+            ]
         return out

@@ -15,6 +15,7 @@ from unsmooth.data.datasets import ImageBatch
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast, device_of, eval_mode
 from unsmooth.hosts.outputs import forward
+from unsmooth.utils.intervals import wilson_interval
 
 SCORES = "scores.npz"  # file of a run: per-image correctness of its last model
 RANKS = 5
@@ -105,9 +106,9 @@ class Scores:
             "test": test,
             "images": self.images,
             "top1": self.top1,
-            "top1_interval": wilson_interval(self.correct),
+            "top1_interval": accuracy_interval(self.correct),
             "top5": self.top5,
-            "top5_interval": None if top5 is None else wilson_interval(top5),
+            "top5_interval": None if top5 is None else accuracy_interval(top5),
             "loss": self.mean_loss,
             "classes": self.classes,
             "skipped": len(self.skipped),
@@ -115,12 +116,9 @@ class Scores:
         }
 
 
-def wilson_interval(correct: Array) -> list[float]:
+def accuracy_interval(correct: Array) -> list[float]:
     """95 % Wilson score interval of an accuracy."""
-    from scipy.stats import binomtest
-
-    low, high = binomtest(int(correct.sum()), len(correct)).proportion_ci(method="wilson")
-    return [float(low), float(high)]
+    return list(wilson_interval(int(correct.sum()), len(correct)))
 
 
 def merge_scores(scores: Sequence[Scores]) -> Scores:

@@ -22,6 +22,7 @@ from unsmooth.tasks.segmentation.predict import predict_whole, predict_windows, 
 from unsmooth.tasks.segmentation.score import SegmentationScore, merge_scores
 from unsmooth.tasks.segmentation.storage import load_segmenter
 from unsmooth.tasks.segmentation.views import Evaluation, Normalise
+from unsmooth.utils.devices import choose_device
 from unsmooth.utils.options import read_texts
 
 Progress = Callable[[int, int], None]  # images done, total images
@@ -70,7 +71,7 @@ def evaluate_segmentation(
         raise UnsmoothError(f"split must be train or val, and limit at least 0 (got {split!r} and {limit})")
     scenes = open_scenes(data, split).limit(limit)
     if device is not None or not is_module:
-        _move(built, device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        _move(built, choose_device(device, mps=False))
     if changed.mode == "whole":
         check_any_size(built, f"this {type(built.backbone).__name__}")
     batches = evaluation_batches(validation(built, scenes, changed, strict), 1, workers)
