@@ -36,7 +36,7 @@ def curves(diagnoses: Diagnoses) -> list[Payload]:
             continue
         parts = [_part(diagnoses, key, part, series, vital) for part, series in parts_of(diagnoses, key).items()]
         shown = [part for part in parts if part is not None]
-        shown.sort(key=lambda part: (part["part"], part["kind"]) != (chosen.get(key), "line"))  # noqa: B023
+        shown.sort(key=lambda part: (part["part"], part["kind"]) != (chosen.get(key), "line"))
         if any(part["kind"] == "line" for part in shown):
             low, high = (vital.low, vital.high) if shown[0]["part"] == vital.main else (None, None)
             payloads.append({

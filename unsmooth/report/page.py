@@ -106,6 +106,13 @@ def breakable(name: str) -> Markup:
 
 
 @cache
+def style(*names: str) -> Markup:
+    """The style sheets among these files."""
+    static = files("unsmooth.report") / "static"
+    return Markup("\n".join((static / name).read_text(encoding="utf-8") for name in names if name.endswith(".css")))
+
+
+@cache
 def assets(*names: str) -> dict[str, Any]:
     """Style and scripts of a page, and a policy that allows no other script and no network."""
     from plotly.offline import get_plotlyjs
@@ -117,8 +124,7 @@ def assets(*names: str) -> dict[str, Any]:
     digests = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts.values())
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     policy = f"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {allowed}"
-    style = "\n".join((static / name).read_text(encoding="utf-8") for name in names if name.endswith(".css"))
-    return {"style": Markup(style), "policy": policy, **{name: Markup(text) for name, text in scripts.items()}}
+    return {"style": style(*names), "policy": policy, **{name: Markup(text) for name, text in scripts.items()}}
 
 
 @dataclass
