@@ -49,12 +49,13 @@ def pages() -> dict[str, str]:
 
 
 DECIDABLE = """
-A claim is a statement of a paper in a form that a measurement can confirm or contradict. This is what the recorded runs of
-this machine decide. Small hosts cannot decide claims about gains of a few points; theorems, counts and the figures of the
-real model do not depend on that.
+A claim is a statement of a paper in a form that a measurement can confirm or contradict. The table counts one check per
+claim and model in the recorded runs of this machine, two CPU cores. Small hosts cannot decide claims about gains of a
+few points.
 """
 GALLERY = """
-A saliency fine-tune of DINOv2 ViT-S/14 on up to 60 ImageNet photographs. It has no remedy, so only its own curves are shown.
+A saliency fine-tune of DINOv2 ViT-S/14 on up to 60 ImageNet photographs. It has no remedy, so only its own curves are
+shown. The headings are those of the parts of the papers, and not results of this model.
 """
 STATES = ("confirmed", "contradicted", "undecided")
 

@@ -77,7 +77,7 @@ class ArmResult:
 class GroupResult:
     """Arms that are compared with the first of them.
 
-    `like` names the group whose runs are the same at small scale, `ran` the host that ran in place of the published one.
+    `like` names the group whose runs are the same at small scale, `ran` the host that ran instead of the published.
     """
 
     name: str
