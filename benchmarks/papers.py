@@ -49,8 +49,12 @@ def store(reproduction: Reproduction, folder: Path, target: Path, name: str) -> 
     """Write the record, and its figures as small files."""
     for i, owner in enumerate([reproduction, *reproduction.groups]):
         if owner.picture is not None:
-            picture = f"{name}{'' if i == 0 else f'_{i}'}.png"
-            shrink(folder / owner.picture, GALLERY / picture)
+            picture = f"{name}{'' if i == 0 else f'_{i}'}{Path(owner.picture).suffix}"
+            if picture.endswith(".svg"):
+                GALLERY.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder / owner.picture, GALLERY / picture)
+            else:
+                shrink(folder / owner.picture, GALLERY / picture)
             owner.picture = picture
     target.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(rounded(reproduction.to_dict()), indent=1, ensure_ascii=False)

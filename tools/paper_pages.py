@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tools.markdown import page, prose, table
-from tools.records import REAL, read_record, state_of
+from tools.records import REAL, SMALL, read_record, state_of
 from unsmooth.papers.catalogue import EVIDENCE, Experiment, Paper, citation, list_papers
 from unsmooth.report.reproduction_table import body, claim_lines
 from unsmooth.results.reproduction import Reproduction
@@ -48,12 +48,54 @@ def pages() -> dict[str, str]:
     }
 
 
+DECIDABLE = """
+A claim is a statement of a paper in a form that a measurement can confirm or contradict. The table counts one check per
+claim and model in the recorded runs of this machine, two CPU cores. Small hosts cannot decide claims about gains of a
+few points.
+"""
+GALLERY = """
+A saliency fine-tune of DINOv2 ViT-S/14 on up to 60 ImageNet photographs. It has no remedy, so only its own curves are
+shown. The headings are those of the parts of the papers, and not results of this model.
+"""
+STATES = ("confirmed", "contradicted", "undecided")
+
+
+def _decided(papers: list[Paper]) -> list[str]:
+    """Claims by paper, by what ran and by state: the checks of all models."""
+    rows = []
+    for paper in papers:
+        for title, folder in (("the real model", REAL), ("small hosts, counts and theorems", SMALL)):
+            records = [record for e in paper.experiments() if (record := read_record(e, folder)) is not None]
+            states = [check.state for record in records for claim in record.claims for check in claim.checks]
+            open_claims = sum(not claim.checks for record in records for claim in record.claims)
+            if states:
+                counts = (states.count(state) for state in STATES)
+                rows.append((f"[{paper.title}]({paper.id}.md)", title, *counts, open_claims))
+    headings = ("paper", "on", "confirmed", "contradicted", "not decidable here", "not measured")
+    return table(headings, rows)
+
+
+def _real_figures(papers: list[Paper]) -> list[str]:
+    """The figures of the real model, with links to their parts."""
+    lines: list[str] = []
+    for paper in papers:
+        for experiment in paper.experiments():
+            real = read_record(experiment, REAL)
+            pictures = [] if real is None else _pictures(real, experiment)
+            if pictures:
+                lines += [f"**[{experiment.title}]({paper.id}.md#{experiment.name})**, {paper.title}", "", *pictures]
+    return lines
+
+
 def _index(papers: list[Paper]) -> str:
     rows = (
         (f"[{p.title}]({p.id}.md)", f"{p.venue}, {p.link}", len(p.experiments()), len(p.unavailable)) for p in papers
     )
     return page([
         "# The papers", "", INTRO.strip(), "",
+        "## Which claims this machine can decide", "", DECIDABLE.strip(), "", *_decided(papers),
+        "## Figures of a real model", "", GALLERY.strip(), "", *_real_figures(papers),
+        "## All parts", "",
         *table(("paper", "published", "parts that run", "parts that do not"), rows),
         SCALE.strip(), "",
         "Published values carry their evidence. Line numbers are those of our plain-text copies of the papers:", "",
@@ -82,14 +124,15 @@ def _experiment(experiment: Experiment) -> list[str]:
     origin = f"{experiment.source} ({citation(experiment.evidence, experiment.lines)}), `{experiment.id}`."
     lines = [f'<a id="{experiment.name}"></a>', "", f"## {experiment.title}", ""]
     lines += [f"{origin} {prose(experiment.shows)}", ""]
-    record = read_record(experiment)
-    if record is not None:
-        lines += [f"    {record.made.command}", "", *_pictures(record, experiment)]
-        lines += [*body(_without_pictures(record)), ""]
     real = read_record(experiment, REAL)
     if real is not None:
         lines += ["**On a real model**", "", f"    {real.made.command}", "", *_pictures(real, experiment)]
         lines += [*(f"- {line}" for line in claim_lines(real)), ""]
+    record = read_record(experiment)
+    if record is not None:
+        lines += ["**On small hosts**", ""] if any(group.ran for group in record.groups) else []
+        lines += [f"    {record.made.command}", "", *_pictures(record, experiment)]
+        lines += [*body(_without_pictures(record)), ""]
     return lines
 
 
@@ -103,7 +146,10 @@ def _contradictions(papers: list[Paper]) -> str:
 
 
 def _pictures(record: Reproduction, experiment: Experiment) -> list[str]:
-    pictures = [(record.picture, ""), *((group.picture, NAMES.get(group.name, group.name)) for group in record.groups)]
+    pictures = [
+        (record.picture, ""),
+        *((group.picture, NAMES.get(group.name, group.ran or group.name)) for group in record.groups),
+    ]
     return [
         line
         for picture, name in pictures

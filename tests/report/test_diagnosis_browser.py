@@ -27,12 +27,45 @@ def pixels(page: Page, canvas: str) -> str:
 
 def test_everything_is_drawn(visit):
     page = visit(diagnosis())
-    assert page.locator("#curves .plot .main-svg").count() >= 3
+    assert page.locator("#decided .plot .js-plotly-plot, #decided .js-plotly-plot").count() == 2
+    assert page.locator("#curves .plot .main-svg").count() >= 1
     assert page.locator("#bounds .js-plotly-plot").count() == 2
     assert page.locator("#learned .main-svg").count() >= 2
     assert page.locator("#grid-panels path").count() == 3 * 4
     assert page.locator("#film-attention canvas").count() == 4
     assert page.locator("h1").inner_text().replace("\u2060", "") == "Tokens collapse in blocks 2–3."
+
+
+def test_the_rest_is_folded_and_links_open_it(visit):
+    page = visit(diagnosis(), folded=True)
+    assert page.locator("#curve-token_cosine .main-svg").count() > 0 and page.locator("#map-picture").is_visible()
+    assert not page.locator("#heatmap-table").is_visible() and not page.locator(".evidence").is_visible()
+    page.click(".contents a[href='#heatmap']")
+    page.wait_for_selector("#heatmap-table")
+    page.click("#heatmap-table a[href='#curve-layer_cka']")  # a chart in another fold, drawn as it opens
+    page.wait_for_selector("#curve-layer_cka .main-svg")
+    wide = page.evaluate("document.querySelector('#curve-layer_cka .plot')._fullLayout.width")
+    assert abs(wide - page.evaluate("document.querySelector('#curve-layer_cka .plot').clientWidth")) <= 1
+    page.click("#heatmap-table .mark >> nth=0")
+    page.wait_for_selector("#finding-0-0 .evidence")
+    page.click("#curve-layer_cka h4 a")
+    page.wait_for_selector("#define-layer_cka")
+
+
+def test_a_link_from_outside_opens_its_fold(visit):
+    page = visit(diagnosis(), folded=True)
+    page.goto(f"{page.url}#define-token_cosine")
+    page.reload()
+    page.wait_for_selector("#define-token_cosine")
+
+
+def test_colour_means_bad_and_not_large(visit):
+    page = visit(diagnosis())
+    ground = "(n) => getComputedStyle(n).backgroundColor"
+    similar = [cell.evaluate(ground) for cell in page.locator("tr:has(a[href='#curve-token_cosine']) .cell").all()]
+    equal = [cell.evaluate(ground) for cell in page.locator("tr:has(a[href='#curve-attention_cosine']) .cell").all()]
+    assert similar[2] == similar[3] and similar[2] not in similar[:2]
+    assert set(equal) == {"rgba(0, 0, 0, 0)"}
 
 
 def test_pickers_change_the_maps(visit):
@@ -114,6 +147,7 @@ def test_the_keyboard_reaches_every_control(visit):
 def test_cells_tell_their_value(visit):
     page = visit(diagnosis())
     cells = page.locator(".cell")
+    cells.first.scroll_into_view_if_needed()
     cells.first.hover()
     assert page.locator("#tip").inner_text() == "token similarity, block 0: 0.200 ± 0.0500 (8 images)"
     cells.first.focus()
@@ -148,9 +182,12 @@ def test_names_of_others_are_shown_and_not_run(visit):
 def test_several_models_can_be_told_apart_and_hidden(visit):
     page = visit(diagnosis("first"), diagnosis("second", blocks=6))
     names = "document.querySelector('#curve-token_cosine .plot').data.map(t => t.name).filter(Boolean)"
-    assert page.locator(".model-toggle").all_inner_texts() == ["A\nfirst", "B\nsecond"]
+    assert page.locator("#decided .model-toggle").all_inner_texts() == ["A\nfirst", "B\nsecond"]
     assert {"A", "B"} <= set(page.evaluate(names))
+    shapes = "document.querySelector('#curve-token_cosine .plot').layout.shapes.map(s => s.fillcolor)"
+    assert len(set(page.evaluate(shapes))) == 2  # each model marks the blocks of its findings in its colour
     page.locator(".model-toggle").nth(1).click()
+    assert len(set(page.evaluate(shapes))) == 1
     assert "B" not in page.evaluate(names)
     page.select_option("#map-model", "1")
     assert page.locator("#film-attention canvas").count() == 6
@@ -176,6 +213,7 @@ def test_blocks_without_maps_still_show_similarity(visit):
 def test_print_is_light_and_without_controls(visit):
     page = visit(diagnosis(), scheme="dark")
     assert page.pdf(format="A4").startswith(b"%PDF")
+    page.wait_for_timeout(100)
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator("#theme").is_visible() and not page.locator("#map-block").is_visible()

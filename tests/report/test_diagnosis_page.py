@@ -22,6 +22,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.report import charts
 from unsmooth.report import render as reports
 from unsmooth.report.formatting import paragraphs, ranges, script_json, show, unique_names
+from unsmooth.report.heatmap import heatmap
 from unsmooth.report.page import formula
 from unsmooth.report.values import bound_pairs
 from unsmooth.results.diagnosis import Diagnosis
@@ -180,6 +181,8 @@ def test_a_page_has_every_section_and_needs_nothing_else():
     text = page()
     for part in (
         "verdict",
+        "decided",
+        "findings",
         "heatmap",
         "curves",
         "spectra",
@@ -229,6 +232,83 @@ def test_a_diagnosis_without_weights_says_so_before_anything_else():
     said = str(Diagnosis.from_dict(plain))
     assert said.startswith("No weights were loaded")
     assert page(plain).index("No weights were loaded") < page(plain).index("Tokens collapse in blocks")
+
+
+def test_the_page_leads_with_verdict_deciding_curves_and_images_and_folds_the_rest():
+    text = prose(page())
+    order = [
+        text.index(f'id="{part}"') for part in ("verdict", "curve-token_cosine", "map-picture", "findings", "heatmap")
+    ]
+    assert order == sorted(order)
+    folds = re.findall(r'<section id="(\w+)" class="folded"', text)
+    assert folds == ["heatmap", "curves", "spectra", "bounds", "learned", "skipped", "definitions", "made"]
+    assert '<details class="fold" open' not in text
+
+
+def limit(key: str, values: list[float | None], part: str = "", above: bool = True) -> dict[str, Any]:
+    return {
+        "threshold": "t",
+        "vital": key,
+        "part": part,
+        "above": above,
+        "values": values,
+        "meaning": "m",
+        "source": "s",
+    }
+
+
+def heat(d: dict[str, Any]) -> dict[str, list[Any]]:
+    return heatmap([Diagnosis.from_dict(d)])
+
+
+def test_colour_means_past_a_limit_and_such_rows_come_first():
+    groups = heat(diagnosis())  # token similarity is 0.2 to 0.5, its limit 0.4
+    assert next(iter(groups)) == "limits"
+    (row,) = groups["limits"]
+    assert (row.key, [cell.bad for cell in row.models[0].cells]) == ("token_cosine", [False, False, True, True])
+    assert [cell.limit for cell in row.models[0].cells] == [None, None, 0.4, 0.4]
+    rest = [row for family, rows in groups.items() if family != "limits" for row in rows]
+    assert rest and not any(cell.bad for row in rest for model in row.models for cell in model.cells)
+
+
+def test_a_limit_below_is_passed_by_small_values():
+    (row,) = heat(diagnosis(limits=[limit("token_cosine", [0.3] * 4, above=False)]))["limits"]
+    assert [cell.bad for cell in row.models[0].cells] == [True, True, False, False]
+
+
+def test_a_row_shows_the_part_that_is_past_its_limit():
+    (row,) = heat(diagnosis(limits=[limit("token_cosine", [0.05] * 4, "robust")], findings=[]))["limits"]
+    assert (row.part, [cell.value for cell in row.models[0].cells]) == ("robust", [0.1] * 4)
+
+
+def test_a_row_with_nothing_in_it_has_no_shade():
+    groups = heat(diagnosis(findings=[], limits=[]))
+    rows = {row.key: row for rows in groups.values() for row in rows}
+    assert "limits" not in groups
+    assert rows["attention_cosine"].flat and not rows["token_cosine"].flat
+    assert {cell.level for cell in rows["attention_cosine"].models[0].cells} == {0.0}
+    assert '<tr class="first flat">' in page(diagnosis(findings=[], limits=[]))
+
+
+def test_a_healthy_page_leads_with_the_curves_that_have_limits():
+    d = diagnosis(findings=[], limits=[limit("attention_cosine", [0.9] * 4), limit("token_cosine", [0.9] * 4)])
+    text = page(d)
+    first = text[text.index('id="decided"') : text.index('id="maps"')]
+    assert re.findall(r'id="curve-(\w+)"', first) == ["attention_cosine", "token_cosine"]
+
+
+def test_a_limit_that_no_value_can_reach_is_not_drawn():
+    d = diagnosis(limits=[limit("token_cosine", [0.4, 1.2, 0.4, None]), limit("token_cosine", [1.1] * 4)])
+    part = next(c for c in charts.curves([Diagnosis.from_dict(d)]) if c["key"] == "token_cosine")["parts"][0]
+    assert [drawn["values"] for drawn in part["limits"]] == [[0.4, None, 0.4, None]]
+
+
+def test_the_deciding_part_is_drawn_first():
+    d = diagnosis()
+    d["findings"][0]["evidence"][0]["part"] = "robust"
+    curve = next(c for c in charts.curves([Diagnosis.from_dict(d)]) if c["key"] == "token_cosine")
+    assert curve["parts"][0]["part"] == "robust"
+    assert (curve["low"], curve["high"]) == (None, None)  # the range is that of the main part
 
 
 @pytest.mark.parametrize("format", ["png", "svg", "pdf"])

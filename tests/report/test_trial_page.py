@@ -9,6 +9,7 @@ import math
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from unsmooth.report.formatting import duration, fixed, setting, thousands
 from unsmooth.report.page import breakable
 from unsmooth.report.render import figures_of_trial, render_trial
 from unsmooth.report.trial_rows import forest, results, scale
+from unsmooth.report.trial_table import as_text
 from unsmooth.report.trial_values import cost, during, learning
 
 TEN = tuple(f"remedy_{i}(option={'x' * i})" for i in range(10))
@@ -76,8 +78,9 @@ def test_a_page_says_what_the_trial_says():
     text = said(page())
     for words in (
         "feat_scale is better than plain on digits.", "attn_scale too.", "recipe small, 6 epochs, batch 64",
-        "1,437 training and 360 validation images", "in 10 classes", "+2.1 points (0.6 to 3.6)",
-        "no difference shown (−1.1 to 1.9 points)", "95 % intervals", "73.7 ± 0.6 %", "73.1, 73.7, 74.3", "13,472 +72",
+        "1,437 training and 360 validation images", "in 10 classes", "+2.1 points (+0.6 to +3.6 points)",
+        "+0.4 points (−1.1 to +1.9 points), no difference shown", "95 % intervals",
+        "73.7 ± 0.6 %", "73.1, 73.7, 74.3", "13,472 +72",
         "MFLOPs", "0.97 (0.96–0.98)", "3,012 images/s", "Collapsing", "Tokens collapse in blocks 2–3.",
         "occlusion 0.25", "unsmooth compare digits plain attn_scale", "crop_ratio 0.75, 1.3333", "min_lr 1e-05",
         "compile false", "torch 2.7", "Python 3.11.9", "2 threads", "1 h 2 min", "attn_scale/seed1", "1 min 15 s",
@@ -330,3 +333,41 @@ def test_a_report_needs_neither_torch_nor_the_rest_of_the_package():
 )  # fmt: skip
 def test_numbers_for_people(text, expected):
     assert text == expected
+
+
+def test_shading_says_whose_findings_it_marks():
+    text = said(page())
+    assert "in the colour of a model, mark the blocks of that model's findings" in text
+    assert re.search(r"B blocks 2–3", text)
+
+
+def test_the_page_and_the_guide_agree_on_the_interval():
+    guide = re.sub(r"\s+", " ", (Path(unsmooth.__file__).parent.parent / "docs/guides/comparing.md").read_text())
+    for words in (
+        "two-way analysis of variance", "Hillis (Statistics in Medicine 2007)",
+        "never narrower than the t interval over seeds",
+    ):  # fmt: skip
+        assert words in guide and words in said(page()), words
+
+
+@pytest.mark.parametrize("long", ["no_skip+augmented_shortcut", "augmented_shortcut(branch=attn, paths=4)"])
+def test_the_table_has_80_columns_and_whole_names(long):
+    value = typed(trial(("plain", "attn_scale", long)))
+    text = as_text(value, 80)
+    assert max(map(len, text.splitlines())) <= 80 and "…" not in text
+    for name in long.split("+"):
+        assert name in text
+    for arm in value.arms[1:]:  # the difference is printed whether or not its interval covers zero
+        mean = f"{100 * arm.difference.mean:+.1f}".replace("-", "−")
+        assert f"{mean} not shown" in text if not arm.difference.shown else mean in text
+    assert " not shown" in text and "params: parameters" in text.replace("\n", " ")
+
+
+def test_figures_have_no_offset_and_one_style():
+    from unsmooth.report import panels
+
+    assert panels.STYLE["axes.formatter.useoffset"] is False and panels.STYLE["figure.dpi"] == 300
+    figure = figures_of_trial(typed(trial()))["curves"]
+    assert figure.dpi == 300
+    assert all(not ax.yaxis.get_major_formatter().get_useOffset() for ax in figure.axes)
+    assert all(ax.get_xlabel() == "epoch" for ax in figure.axes)

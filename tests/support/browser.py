@@ -35,7 +35,7 @@ def visits(browser: Browser, folder: Path, render: Callable[..., bytes]) -> Iter
     trouble: list[str] = []
     contexts = []
 
-    def open_page(*values: Any, width: int = 1200, scheme: Any = "light") -> Page:
+    def open_page(*values: Any, width: int = 1200, scheme: Any = "light", folded: bool = False) -> Page:
         file = folder / f"{len(contexts)}.html"
         file.write_bytes(render(*values))
         contexts.append(browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme))
@@ -46,12 +46,20 @@ def visits(browser: Browser, folder: Path, render: Callable[..., bytes]) -> Iter
         page.on("request", lambda r: None if local(r.url) else trouble.append(f"request: {r.url}"))
         page.goto(file.as_uri())
         page.wait_for_selector("html[data-drawn=all]", state="attached")
+        if not folded:
+            unfold(page)
         return page
 
     yield open_page
     for context in contexts:
         context.close()
     assert trouble == []
+
+
+def unfold(page: Page) -> None:
+    """Open all folded sections and wait for their charts."""
+    page.evaluate("document.querySelectorAll('details.fold, details.finding').forEach((fold) => { fold.open = true; })")
+    page.wait_for_selector("details[open] .plot:not(.js-plotly-plot)", state="detached")
 
 
 def local(url: str) -> bool:

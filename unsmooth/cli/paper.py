@@ -71,7 +71,7 @@ def paper(
         emit(reproduction.to_json())
     else:
         show(as_rich(reproduction))
-    echo(f"wrote {folder / 'paper.md'} and {folder / 'paper.json'}")
+    echo(f"wrote {folder / 'report.html'}, {folder / 'paper.md'} and {folder / 'paper.json'}")
 
 
 def _cores() -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.report.metrics import METRICS
+from unsmooth.spec import parse
 
 COUNTED = tuple(name for name, metric in METRICS.items() if metric.counted)  # on hosts of published size
 EXPERIMENT_KINDS = ("trial", "diagnosis", "bench", "task", "theorem")
@@ -324,6 +325,20 @@ def _small_host(name: str, where: str) -> str:
     if name and name not in _small_hosts():
         raise unknown(f"small host of papers/experiments/{where}.toml", name, _small_hosts())
     return _small_hosts().get(name, "")
+
+
+def small_host_name(spec: str) -> str:
+    """What a small host is called: its family and size, never the name of a published model.
+
+    Example:
+        >>> small_host_name("vit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=32, num_heads=2, depth=6)")
+        'small host vit (6 blocks, 32 channels)'
+    """
+    key = next((key for key, value in _small_hosts().items() if value == spec), "of its own")
+    options = parse(spec).host.options
+    sizes = [(options.get("depth"), "blocks"), (options.get("embed_dim"), "channels")]
+    known = ", ".join(f"{value} {unit}" for value, unit in sizes if isinstance(value, int))
+    return f"small host {key}" + (f" ({known})" if known else "")
 
 
 def _published_metrics(experiment: Experiment) -> set[str]:

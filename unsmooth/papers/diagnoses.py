@@ -149,8 +149,8 @@ def _group_result(experiment: Experiment, diagnosed: GroupDiagnoses, request: Ru
     figure = diagnosis_figures(diagnosed.diagnoses).get(experiment.figure)
     if figure is not None:
         folder = request.folder(group) if group is not None else request.out
-        path = folder / f"{experiment.name}.png"
-        write(path, save(figure, "png"))
+        path = folder / f"{experiment.name}.svg"
+        write(path, save(figure, "svg"))
         result.picture = str(path.relative_to(request.out))
     return result
 

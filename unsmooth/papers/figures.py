@@ -56,7 +56,9 @@ def gain_figure(reproduction: Reproduction) -> Figure | None:
     name = next((name for name in METRICS if any(_has_gain(row, name) for _, row in rows)), None)
     if name is None:
         return None
-    gains = [(f"{group.name}: {row.name}", row.values[name]) for group, row in rows if _has_gain(row, name)]
+    gains = [
+        (f"{group.ran or group.name}: {row.name}", row.values[name]) for group, row in rows if _has_gain(row, name)
+    ]
     figure, (ax,) = panelled(1, 1, 0.25 + 0.17 * len(gains))
     figure.set_figwidth(5.4)
     for y, (_, value) in enumerate(gains):

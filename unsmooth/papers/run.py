@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.papers.catalogue import Experiment, open_experiment
+from unsmooth.papers.catalogue import Experiment, open_experiment, small_host_name
 from unsmooth.papers.claims import check_claims
 from unsmooth.papers.costs import run_costs
 from unsmooth.papers.diagnoses import run_diagnoses
@@ -62,6 +62,7 @@ def reproduce(name: str, request: RunRequest) -> Reproduction:
     started = time.time()
     groups, data = RUNNERS[experiment.kind](experiment, request)
     groups = _with_equal_groups(experiment, request, groups)
+    name_small_hosts(experiment, request, groups)
     _draw_curves(experiment, request, groups)
     reproduction = Reproduction(
         id=experiment.id, title=experiment.title, source=experiment.source, evidence=experiment.evidence,
@@ -72,8 +73,8 @@ def reproduce(name: str, request: RunRequest) -> Reproduction:
     )  # fmt: skip
     figure = gain_figure(reproduction)
     if figure is not None:
-        reproduction.picture = f"{experiment.name}.png"
-        write(request.out / reproduction.picture, save(figure, "png"))
+        reproduction.picture = f"{experiment.name}.svg"
+        write(request.out / reproduction.picture, save(figure, "svg"))
     reproduction.write(request.out)
     return reproduction
 
@@ -119,6 +120,15 @@ def _with_equal_groups(experiment: Experiment, request: RunRequest, groups: list
     return results
 
 
+def name_small_hosts(experiment: Experiment, request: RunRequest, groups: list[GroupResult]) -> None:
+    """Say of each group what ran, if it was not the published host."""
+    published = {group.name: group for group in experiment.groups}
+    for result in groups:
+        group = published.get(result.name)
+        if request.small and not request.spec and group is not None and group.small and group.small != group.host:
+            result.ran = small_host_name(group.small)
+
+
 def _draw_curves(experiment: Experiment, request: RunRequest, groups: list[GroupResult]) -> None:
     """Draw the curves of each group that has no figure yet."""
     from unsmooth.papers.figures import curve_figure
@@ -127,8 +137,8 @@ def _draw_curves(experiment: Experiment, request: RunRequest, groups: list[Group
     for i, group in enumerate(groups):
         figure = curve_figure(group) if group.picture is None else None
         if figure is not None:
-            group.picture = f"{experiment.name}-{i + 1}.png"
-            write(request.out / group.picture, save(figure, "png"))
+            group.picture = f"{experiment.name}-{i + 1}.svg"
+            write(request.out / group.picture, save(figure, "svg"))
 
 
 def differences(experiment: Experiment, request: RunRequest, data: str) -> list[str]:

@@ -23,6 +23,7 @@ from unsmooth.results.trial import Arm, Difference, Spread, Trial
 from unsmooth.tasks.model_factory import build
 from unsmooth.training.run import train
 from unsmooth.trials.compare import compare
+from unsmooth.trials.directory import TrialDirectory
 
 COSTS = set(TIMED)
 
@@ -91,6 +92,8 @@ def train_group(experiment: Experiment, group: PublishedGroup, request: RunReque
         on_progress=request.on_progress, on_stage=request.on_stage,
         command=request.command,
     )  # fmt: skip
+    if len(trial.seeds) == 1:  # no comparison of methods: the page of the part shows its figure and claims
+        TrialDirectory(request.folder(group)).report.unlink(missing_ok=True)
     for arm, name in zip(trial.arms, group.names(), strict=True):
         arm.name = name
     return trial

@@ -10,6 +10,7 @@ from unsmooth.report.values import (
     Diagnoses,
     bound_pairs,
     column,
+    deciding_parts,
     deciding_vitals,
     has_numbers,
     kind,
@@ -29,15 +30,17 @@ POINTS = 300  # per curve: more than a screen shows
 
 def curves(diagnoses: Diagnoses) -> list[Payload]:
     """Every vital that has one number per block, with all its parts."""
-    payloads = []
+    payloads, chosen = [], deciding_parts(diagnoses)
     for key, vital in merged(diagnoses).items():
         if vital.family == "theory":
             continue
         parts = [_part(diagnoses, key, part, series, vital) for part, series in parts_of(diagnoses, key).items()]
         shown = [part for part in parts if part is not None]
+        shown.sort(key=lambda part: (part["part"], part["kind"]) != (chosen.get(key), "line"))
         if any(part["kind"] == "line" for part in shown):
+            low, high = (vital.low, vital.high) if shown[0]["part"] == vital.main else (None, None)
             payloads.append({
-                "key": key, "title": vital.title, "low": number(vital.low), "high": number(vital.high),
+                "key": key, "title": vital.title, "low": number(low), "high": number(high),
                 "family": vital.family, "parts": shown, "marks": [marked_blocks(d, key) for d in diagnoses],
             })  # fmt: skip
     decided = deciding_vitals(diagnoses)
@@ -53,14 +56,22 @@ def _part(diagnoses: Diagnoses, key: str, part: str, series: list[Series | None]
     }  # fmt: skip
     if part_kind == "line":
         limits = [
-            {"values": limit.values, "name": f"limit: {limit.meaning}", "above": limit.above}
+            {"values": values, "name": f"limit: {limit.meaning}", "label": limit.threshold, "above": limit.above}
             for limit in limits_of(diagnoses, key, part)
+            if has_numbers(values := _attainable(limit.values, vital, part))
         ]
         by = [_line(d, key, part, s) for d, s in zip(diagnoses, series, strict=True)]
         return payload | {"by": by, "limits": limits}
     if part_kind in ("heads", "matrix"):
         return payload | {"by": [None if s is None else [_row(spread) for spread in s] for s in series]}
     return None
+
+
+def _attainable(limit: list[float | None], vital: VitalResult, part: str) -> list[float | None]:
+    """A limit without the values that lie beyond the range of the vital, which would only stretch the axis."""
+    low, high = (vital.low, vital.high) if part == vital.main else (None, None)
+    inside = ((v is None or low is None or v >= low) and (v is None or high is None or v <= high) for v in limit)
+    return [v if keep else None for v, keep in zip(limit, inside, strict=True)]
 
 
 def _line(diagnosis: Diagnosis | None, key: str, part: str, series: Series | None) -> Payload | None:

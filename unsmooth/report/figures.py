@@ -53,8 +53,8 @@ def save(figure: Figure, format: str) -> bytes:
     """The bytes of a figure file. Equal data gives equal bytes."""
     file = io.BytesIO()
     dateless: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(format, {})
-    with rc_context({"svg.hashsalt": "unsmooth", "pdf.fonttype": 42}):
-        figure.savefig(file, format=format, dpi=200, metadata=dateless)
+    with rc_context(panels.STYLE):
+        figure.savefig(file, format=format, metadata=dateless)
     return file.getvalue()
 
 
@@ -203,6 +203,7 @@ def bounds(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
             panels.bound(ax, values["bound"], values["measured"], i)
         if bound["log"]:
             ax.set_yscale("log")
+        ax.set_xlabel("block")
     panels.legend(figure, names, False, bound=True)
     return figure
 

@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 FAMILIES = {
-    "decided": "What decided the verdict",
+    "limits": "Past a limit",
     "similarity": "Token similarity",
     "rank": "Token rank",
     "attention": "Attention maps",
@@ -56,7 +56,8 @@ def ranges(blocks: Iterable[Any]) -> str:
 
 
 def unbroken(text: str) -> str:
-    """Text in which no line break can occur inside a range of numbers."""
+    """Text in which no line break can occur inside a range of numbers, or before a unit."""
+    text = re.sub(r"(?<=\d) (?=%)", "\u00a0", text)
     return re.sub(r"(?<=\d)–(?=\d)", "\u2060–\u2060", text)
 
 

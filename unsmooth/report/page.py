@@ -36,13 +36,15 @@ def page(diagnoses: Sequence[Diagnosis]) -> str:
     data = charts.chart_data(diagnoses, names)
     samples = charts.samples(diagnoses)
     models = [_model(i, name, d) for i, (name, d) in enumerate(zip(names, diagnoses, strict=True))]
+    decided = deciding_curves(data["curves"], diagnoses)
     return environment().get_template("diagnosis.html.j2").render(
         title=" and ".join(names) if len(names) < 3 else f"{len(names)} models",
         models=models,
         several=len(models) > 1,
         depth=depth_of(diagnoses),
         heatmap=heatmap(diagnoses),
-        families=deciding_first(data["curves"], deciding_vitals(diagnoses)),
+        decided=decided,
+        families=by_family([curve for curve in data["curves"] if curve not in decided]),
         data=data,
         samples=samples,
         definitions=merged(diagnoses),
@@ -61,12 +63,12 @@ def by_family(curves: list[Payload]) -> dict[str, list[Payload]]:
     return {family: own for family, own in rows.items() if own}
 
 
-def deciding_first(curves: list[Payload], decided: list[str]) -> dict[str, list[Payload]]:
-    """Curves by family. Those that decided the verdict come first, under a heading of their own."""
-    first = [curve for curve in curves if curve["key"] in decided[:DECIDING]]
-    for curve in first:
-        curve["family"] = "decided"
-    return ({"decided": first} if first else {}) | by_family([curve for curve in curves if curve not in first])
+def deciding_curves(curves: list[Payload], diagnoses: Sequence[Diagnosis]) -> list[Payload]:
+    """The curves that decided the verdict; without a finding, those that have limits."""
+    limited = dict.fromkeys(limit.vital for diagnosis in diagnoses for limit in diagnosis.limits)
+    by_key = {curve["key"]: curve for curve in curves}
+    keys = [key for key in dict.fromkeys((*deciding_vitals(diagnoses), *limited, *by_key)) if key in by_key]
+    return [by_key[key] for key in keys[:DECIDING]]
 
 
 @cache
@@ -104,6 +106,13 @@ def breakable(name: str) -> Markup:
 
 
 @cache
+def style(*names: str) -> Markup:
+    """The style sheets among these files."""
+    static = files("unsmooth.report") / "static"
+    return Markup("\n".join((static / name).read_text(encoding="utf-8") for name in names if name.endswith(".css")))
+
+
+@cache
 def assets(*names: str) -> dict[str, Any]:
     """Style and scripts of a page, and a policy that allows no other script and no network."""
     from plotly.offline import get_plotlyjs
@@ -115,8 +124,7 @@ def assets(*names: str) -> dict[str, Any]:
     digests = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts.values())
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     policy = f"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {allowed}"
-    style = "\n".join((static / name).read_text(encoding="utf-8") for name in names if name.endswith(".css"))
-    return {"style": Markup(style), "policy": policy, **{name: Markup(text) for name, text in scripts.items()}}
+    return {"style": style(*names), "policy": policy, **{name: Markup(text) for name, text in scripts.items()}}
 
 
 @dataclass
@@ -208,6 +216,7 @@ def _why_empty(diagnoses: Sequence[Diagnosis]) -> dict[str, str]:
     no_bound = next((reason for vital in theory for reason in vital.skipped.values()), "none was measured")
     return {
         "vitals": "No vital has a value for any block.",
+        "other": "There are no other vitals with one value per block.",
         "grids": "The vital attention_spectrum was not measured." if no_spectrum is None
         else f"No block has a spectrum: {no_spectrum}.",
         "maps": "No block has patches on a grid." if any(diagnosis.samples for diagnosis in diagnoses)

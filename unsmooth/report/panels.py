@@ -7,10 +7,11 @@ import binascii
 import io
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib import colormaps
+from matplotlib import colormaps, rc_params_from_file
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -25,11 +26,9 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#00875f", "#b0528a", "#a87400", "#55606b")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (8, 2)), (0, (1, 1.5)))
 GREY = "#7d858e"
-STYLE: Any = {
-    "font.size": 7, "axes.titlesize": 7.5, "axes.labelsize": 7, "xtick.labelsize": 6, "ytick.labelsize": 6,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5, "axes.edgecolor": "#5b636c",
-}  # fmt: skip
+STYLE: Any = rc_params_from_file(
+    Path(__file__).parent / "static" / "figures.mplstyle", fail_on_error=True, use_default_template=False
+)
 MARKERS = ("o", "s", "D", "^", "P", "X")
 Values = Sequence[float | None]
 Limits = tuple[float | None, float | None]

@@ -91,7 +91,7 @@ def as_rich(reproduction: Reproduction) -> list[RenderableType]:
     """Tables, notes and claims for the terminal."""
     pieces: list[RenderableType] = [f"[bold]{escape(reproduction.title)}[/bold] ({escape(reproduction.source)})"]
     for group in reproduction.groups:
-        pieces.append(f"\n[bold]{escape(group.name)}[/bold]")
+        pieces.append(f"\n[bold]{escape(group.title)}[/bold]")
         for title, headings, rows in tables_of(group):
             table = Table(*headings, title=title or None, title_justify="left", title_style="", box=box.SIMPLE_HEAD,
                           pad_edge=False, collapse_padding=True)  # fmt: skip
@@ -116,7 +116,7 @@ def body(reproduction: Reproduction) -> list[str]:
     """Tables, claims and differences in Markdown."""
     lines = []
     for group in reproduction.groups:
-        lines += [f"**{group.name}**", ""]
+        lines += [f"**{group.title}**", ""]
         for title, headings, rows in tables_of(group):
             lines += [title, ""] if title else []
             lines += [_markdown_row(headings), _markdown_row(["---"] * len(headings)), *map(_markdown_row, rows), ""]
@@ -124,8 +124,8 @@ def body(reproduction: Reproduction) -> list[str]:
     return [*lines, *(f"- {line}" for line in (*claim_lines(reproduction), *scale_lines(reproduction)))]
 
 
-def notes_of(group: GroupResult) -> list[str]:
-    notes = [f"Figure: {group.picture}."] if group.picture is not None else []
+def notes_of(group: GroupResult, figure: bool = True) -> list[str]:
+    notes = [f"Figure: {group.picture}."] if figure and group.picture is not None else []
     if group.like is not None:
         notes.append(f"Not run: at small scale its models are those of {group.like}.")
     skipped = sorted({reason for row in group.rows for reason in row.skipped or ()})
@@ -134,15 +134,40 @@ def notes_of(group: GroupResult) -> list[str]:
 
 def claim_lines(reproduction: Reproduction) -> list[str]:
     """One line per claim: its text, where it comes from, and its state for each model."""
-    return [f"{claim.text} ({claim.source}): {_states(claim)}." for claim in reproduction.claims]
+    titles = short_titles(reproduction)
+    return [f"{claim.text} ({claim.source}): {_states(claim, titles)}." for claim in reproduction.claims]
 
 
-def _states(claim: ClaimResult) -> str:
+class ClaimRow(NamedTuple):
+    """A claim of a page. `style` is its state if it is the same for all models."""
+
+    text: str
+    source: str
+    state: str
+    style: str
+
+
+def claim_rows(reproduction: Reproduction) -> list[ClaimRow]:
+    """Every claim with its state in words."""
+    titles, rows = short_titles(reproduction), []
+    for claim in reproduction.claims:
+        states = {check.state for check in claim.checks}
+        style = states.pop() if len(states) == 1 else "mixed"
+        rows.append(ClaimRow(claim.text, claim.source, _states(claim, titles), style))
+    return rows
+
+
+def short_titles(reproduction: Reproduction) -> dict[str, str]:
+    """What ran in each group, by the name of the group."""
+    return {group.name: group.ran or group.name for group in reproduction.groups}
+
+
+def _states(claim: ClaimResult, titles: dict[str, str]) -> str:
     if not claim.checks:
         return "not measured by this run"
     by_state: dict[str, list[str]] = {}
     for check in claim.checks:
-        by_state.setdefault(STATES[check.state], []).append(f"{check.group}, {check.arm}")
+        by_state.setdefault(STATES[check.state], []).append(f"{titles.get(check.group, check.group)}, {check.arm}")
     if len(by_state) == 1:
         (state,), count = by_state, len(claim.checks)
         return state + (f" for all {count} models" if count > 1 else "")

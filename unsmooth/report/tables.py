@@ -55,7 +55,9 @@ def as_rich(diagnosis: Diagnosis, before: Diagnosis | None = None) -> list[Rende
     skipped = f", {len(images.skipped)} skipped" if images.skipped else ""
     count = f"{images.count} image{'s' if images.count != 1 else ''}"
     head = f"[bold]{escape(diagnosis.model.name)}[/bold] on {count} from {escape(images.source)}{skipped}"
-    pieces: list[RenderableType] = [*_weights(diagnosis), Text.from_markup(head), _table(diagnosis, before)]
+    columns = _columns(diagnosis, before)
+    pieces: list[RenderableType] = [*_weights(diagnosis), Text.from_markup(head), _table(diagnosis, before, columns)]
+    pieces += _legend(diagnosis, columns)
     pieces += [Text(f"skipped {name}: {reason}", style="dim") for name, reason in list(images.skipped.items())[:5]]
     for finding in diagnosis.findings:
         pieces += _finding(finding)
@@ -90,8 +92,9 @@ def _weights(diagnosis: Diagnosis) -> list[RenderableType]:
     return [Text(str(weights), style="dim")]
 
 
-def _table(diagnosis: Diagnosis, before: Diagnosis | None) -> Table:
-    vitals, verdict = diagnosis.vitals, diagnosis.conclusion
+def _columns(diagnosis: Diagnosis, before: Diagnosis | None) -> dict[tuple[str, str], str]:
+    """Vital and part of each column, with its heading."""
+    vitals = diagnosis.vitals
     decided = deciding_vitals([diagnosis])
     columns = {
         (key, part): title for (key, part), title in COLUMNS.items() if key in vitals and part in vitals[key].parts
@@ -105,6 +108,22 @@ def _table(diagnosis: Diagnosis, before: Diagnosis | None) -> Table:
     if any(probe):
         images = max(spread.images for spread in probe if spread is not None)
         columns[PROBE] = f"probe, 95 %\nof {images} images"
+    return columns
+
+
+def _legend(diagnosis: Diagnosis, columns: dict[tuple[str, str], str]) -> list[RenderableType]:
+    """What the headings stand for."""
+    said = []
+    for (key, part), heading in columns.items():
+        title, short = diagnosis.vitals[key].title, heading.replace("\n/", "/").replace("\n", " ")
+        full = f"{title} ({part})" if part else title
+        if full != short:
+            said.append(f"{short}: {full}")
+    return [Text("; ".join(said) + ".", style="dim")] if said else []
+
+
+def _table(diagnosis: Diagnosis, before: Diagnosis | None, columns: dict[tuple[str, str], str]) -> Table:
+    vitals, verdict = diagnosis.vitals, diagnosis.conclusion
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("block", justify="right")
     for title in columns.values():

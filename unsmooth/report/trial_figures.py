@@ -43,7 +43,7 @@ def differences(trial: Trial) -> Figure:
     ax.axvline(0, color="0.45", linewidth=0.9, zorder=0)
     texts = []
     for i, arm in enumerate(trial.arms):
-        difference, colour = points(arm.difference), panels.line_style(i)["color"]
+        difference, colour = points(arm.difference, trial_values.decimals(trial)), panels.line_style(i)["color"]
         texts.append("baseline" if i == 0 else why_no_difference(trial, arm))
         if difference is not None:
             texts[-1] = difference.text

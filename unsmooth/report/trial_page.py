@@ -73,7 +73,7 @@ def _arm(index: int, name: str, diagnosis: Diagnosis | None, arm: Arm, digits: i
     return {
         "index": index, "letter": words.letter(index), "name": name, "spec": arm.spec,
         "runs": runs, "reference": diagnosis.reference if diagnosis is not None else None,
-        "marks": diagnosis is not None and any(finding.blocks for finding in diagnosis.findings),
+        "marks": [] if diagnosis is None else sorted({b for finding in diagnosis.findings for b in finding.blocks}),
         "state": state if state in STATES else "unknown", "said": state,
         "text": diagnosis.verdict_text if diagnosis is not None else "",
     }  # fmt: skip

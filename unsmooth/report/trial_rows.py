@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unsmooth.report import formatting as words
-from unsmooth.report.trial_values import decimals, points, why_no_difference
+from unsmooth.report.trial_values import decimals, points, text_of, why_no_difference
 
 if TYPE_CHECKING:
     from unsmooth.results.trial import Arm, Difference, Speed, Spread, Trial
@@ -17,7 +17,7 @@ Cell = dict[str, str]  # text, and a second line
 
 def forest(trial: Trial) -> dict[str, Any]:
     """The forest plot: paired differences in points. Positions are percentages of the plot's width."""
-    differences = [points(arm.difference) for arm in trial.arms]
+    differences = [points(arm.difference, decimals(trial)) for arm in trial.arms]
     ends = [0.0, *(v for d in differences if d for v in (d.low, d.high, *d.by_seed) if v is not None)]
     ticks = scale(min(ends), max(ends))
     low, high = ticks[0], ticks[-1]
@@ -94,7 +94,7 @@ def robustness(trial: Trial) -> dict[str, Any]:
             difference = None if score is None else score.difference
             cells.append({
                 "name": name, **percent_cell(None if score is None else score.top1, digits, _missing(arm)),
-                "difference": "" if difference is None else difference.text,
+                "difference": "" if difference is None else text_of(difference, digits),
                 "shown": difference is not None and difference.shown,
             })  # fmt: skip
         rows.append({"index": i, "cells": cells})

@@ -47,14 +47,34 @@ class PointDifference:
     text: str
 
 
-def points(difference: Difference | None) -> PointDifference | None:
+def signed_points(fraction: float, digits: int = 1) -> str:
+    """A difference of fractions in points, with its sign."""
+    return f"{100 * fraction:+.{digits}f}".replace("-", "−")
+
+
+def difference_text(mean: float, low: float, high: float, shown: bool, digits: int = 1) -> str:
+    """A difference of fractions with its interval, also where the interval covers zero.
+
+    Example:
+        >>> difference_text(0.004, -0.011, 0.019, shown=False)
+        '+0.4 points (−1.1 to +1.9 points), no difference shown'
+    """
+    mean_text, low_text, high_text = (signed_points(value, digits) for value in (mean, low, high))
+    return f"{mean_text} points ({low_text} to {high_text} points){'' if shown else ', no difference shown'}"
+
+
+def text_of(difference: Difference, digits: int) -> str:
+    """The text of a difference, from its numbers: older files have the difference only where it is shown."""
+    return difference_text(difference.mean, difference.low, difference.high, difference.shown, digits)
+
+
+def points(difference: Difference | None, digits: int) -> PointDifference | None:
     """A difference of fractions in percentage points."""
     if difference is None:
         return None
     by_seed = [None if value is None else 100 * value for value in difference.by_seed]
-    return PointDifference(
-        100 * difference.mean, 100 * difference.low, 100 * difference.high, by_seed, difference.shown, difference.text
-    )
+    mean, low, high = (100 * value for value in (difference.mean, difference.low, difference.high))
+    return PointDifference(mean, low, high, by_seed, difference.shown, text_of(difference, digits))
 
 
 def why_no_difference(trial: Trial, arm: Arm) -> str:

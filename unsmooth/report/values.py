@@ -118,6 +118,29 @@ def limits_of(diagnoses: Diagnoses, key: str, part: str) -> list[Limit]:
     return []
 
 
+def past_limits(diagnosis: Diagnosis, key: str, part: str) -> dict[int, float]:
+    """Blocks in which a part of a vital is past a limit, with that limit."""
+    vital = diagnosis.vitals[key]
+    series = vital.parts.get(part, [])
+    if kind(part, series) != "line":
+        return {}
+    past: dict[int, float] = {}
+    for limit in limits_of([diagnosis], key, part):
+        for block, (value, at) in enumerate(zip(column(series), limit.values, strict=False)):
+            if value is not None and at is not None and (value >= at if limit.above else value <= at):
+                past.setdefault(block, at)
+    return past
+
+
+def deciding_parts(diagnoses: Diagnoses) -> dict[str, str]:
+    """The part of each vital that a limit in the evidence of a finding is about."""
+    findings = [finding for diagnosis in diagnoses if diagnosis is not None for finding in diagnosis.findings]
+    parts: dict[str, str] = {}
+    for evidence in (e for finding in findings for e in finding.evidence if e.limit is not None):
+        parts.setdefault(evidence.vital, evidence.part)
+    return parts
+
+
 def marked_blocks(diagnosis: Diagnosis | None, key: str) -> list[int]:
     """Blocks of the findings that rest on a vital."""
     if diagnosis is None:

@@ -11,7 +11,7 @@ from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Result, record
 from unsmooth.utils.files import write
 
-RESULT, TABLE = "paper.json", "paper.md"
+RESULT, TABLE, PAGE = "paper.json", "paper.md", "report.html"
 
 
 def _optional() -> Any:
@@ -75,13 +75,22 @@ class ArmResult:
 
 @record
 class GroupResult:
-    """Arms that are compared with the first of them. `like` names the group whose runs are the same at small scale."""
+    """Arms that are compared with the first of them.
+
+    `like` names the group whose runs are the same at small scale, `ran` the host that ran instead of the published.
+    """
 
     name: str
     rows: list[ArmResult]
     picture: str | None = _optional()
     like: str | None = _optional()
     assumptions: list[str] | None = _optional()
+    ran: str | None = _optional()
+
+    @property
+    def title(self) -> str:
+        """What ran; the published name only of what was published."""
+        return self.name if self.ran is None else f"{self.ran}, in place of {self.name}"
 
 
 @record
@@ -137,7 +146,10 @@ class Reproduction(Result):
         return as_markdown(self)
 
     def write(self, folder: Path) -> list[Path]:
-        """Write paper.json and paper.md to a folder."""
+        """Write paper.json, paper.md and report.html to a folder, which has the figures."""
+        from unsmooth.report.reproduction_page import reproduction_page
+
         self.to_json(folder / RESULT)
         write(folder / TABLE, str(self))
-        return [folder / RESULT, folder / TABLE]
+        write(folder / PAGE, reproduction_page(self, folder))
+        return [folder / RESULT, folder / TABLE, folder / PAGE]

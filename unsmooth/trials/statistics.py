@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
+from unsmooth.report.trial_values import difference_text
 from unsmooth.results.trial import Difference
 
 FINE = 10_000  # images from which differences have two decimals
@@ -41,7 +42,7 @@ def paired_difference(own: Array, base: Array, confidence: float = 0.95) -> Diff
         >>> import numpy as np
         >>> base = np.array([[1, 1, 0, 0]] * 3, dtype=bool)
         >>> paired_difference(base, base).text
-        'no difference shown (+0.0 to +0.0 points)'
+        '+0.0 points (+0.0 to +0.0 points), no difference shown'
     """
     difference = np.asarray(own, dtype=np.float64) - np.asarray(base, dtype=np.float64)
     mean, by_seed = float(difference.mean()), difference.mean(axis=1)
@@ -50,8 +51,7 @@ def paired_difference(own: Array, base: Array, confidence: float = 0.95) -> Diff
     low, high = mean - half, mean + half
     shown = low > 0 or high < 0
     digits = 2 if difference.shape[1] >= FINE else 1
-    interval = f"{points(low, digits)} to {points(high, digits)} points"
-    text = f"{points(mean, digits)} points ({interval})" if shown else f"no difference shown ({interval})"
+    text = difference_text(mean, low, high, shown, digits)
     return Difference(mean, low, high, by_seed.tolist(), shown, text, p=max(error.p_value(mean) for error in errors))
 
 
@@ -111,8 +111,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         corrected[index] = largest
     return corrected
-
-
-def points(fraction: float, digits: int = 1) -> str:
-    """A difference of fractions in points, with its sign."""
-    return f"{100 * fraction:+.{digits}f}".replace("-", "−")

@@ -75,9 +75,11 @@ function drawRest() {
   for (const [node, entry] of charts) if (!entry.drawn) draw(node);
 }
 
+// A chart in a closed fold has no size: it is drawn when the fold opens.
+const folded = (node) => Boolean(node.closest("details:not([open])"));
 const later = window.requestIdleCallback || ((f) => setTimeout(f, 200));
 function idle() {
-  const next = [...charts].find(([, entry]) => !entry.drawn);
+  const next = [...charts].find(([node, entry]) => !entry.drawn && !folded(node));
   if (next) {
     draw(next[0]);
     later(idle);
@@ -147,6 +149,29 @@ document.querySelectorAll(".model-toggle").forEach((button) => button.addEventLi
   redraw((_, entry) => entry.follows);
 }));
 
+// Folds: a link into one opens it, and so does print.
+function unfold(node) {
+  const inner = node.querySelector(":scope > details.fold");
+  if (inner) inner.open = true;
+  for (let outer = node.closest("details"); outer; outer = outer.parentElement.closest("details")) outer.open = true;
+}
+function follow() {
+  const target = location.hash.length > 1 && $(decodeURIComponent(location.hash.slice(1)));
+  if (!target) return;
+  unfold(target);
+  target.scrollIntoView();
+}
+addEventListener("hashchange", follow);
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[href^='#']");
+  if (link && link.hash === location.hash) follow(); // the hash does not change
+});
+document.querySelectorAll("details").forEach((fold) => fold.addEventListener("toggle", () => {
+  if (!fold.open) return;
+  delete root.dataset.drawn;
+  later(idle);
+}));
+
 // Theme: that of the system until the button is used.
 const darkSystem = matchMedia("(prefers-color-scheme: dark)");
 const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : darkSystem.matches);
@@ -163,8 +188,10 @@ darkSystem.addEventListener("change", () => { nameTheme(); redraw(); });
 nameTheme();
 
 // Print is always light.
-let themeBefore;
+let themeBefore, closed = [];
 addEventListener("beforeprint", () => {
+  closed = [...document.querySelectorAll(".fold:not([open]), .finding:not([open])")];
+  closed.forEach((fold) => { fold.open = true; });
   themeBefore = root.dataset.theme;
   root.dataset.theme = "light";
   printing = true;
@@ -173,7 +200,8 @@ addEventListener("beforeprint", () => {
 });
 addEventListener("afterprint", () => {
   printing = false;
+  closed.forEach((fold) => { fold.open = false; });
   if (themeBefore) root.dataset.theme = themeBefore; else delete root.dataset.theme;
   redraw();
 });
-addEventListener("load", () => later(idle));
+addEventListener("load", () => { follow(); later(idle); });

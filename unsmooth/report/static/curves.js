@@ -98,6 +98,22 @@ function facets(parts, width, limits) {
   return { traces, layout };
 }
 
+// Blocks of findings: shaded columns for one model, bars above the chart in the colours of several.
+const block = (b) => ({ type: "rect", xref: "x", yref: "paper", x0: b - 0.5, x1: b + 0.5, line: { width: 0 } });
+const column = (b) => ({ ...block(b), y0: 0, y1: 1, fillcolor: colour("bad", 0.09), layer: "below" });
+const bars = (blocks, model, row) => blocks.map((b) => ({
+  ...block(b), ysizemode: "pixel", yanchor: 1, y0: 2 + 6 * row, y1: 6 + 6 * row, fillcolor: modelColour(model, 0.8),
+}));
+
+// The name of a limit at its first block, where curves have not yet come near it.
+function limitLabel(limit) {
+  const at = limit.values.findIndex((v) => v !== null);
+  return at < 0 ? null : {
+    text: plain(limit.label.replaceAll("_", " ")), x: at - 0.35, y: limit.values[at], xanchor: "left", yanchor: limit.above ? "bottom" : "top",
+    showarrow: false, font: { size: 10, color: colour("bad") }, borderpad: 0,
+  };
+}
+
 function curve(vital, node, select) {
   const lines = vital.parts.filter((p) => p.kind === "line");
   const choice = select ? select.value : "0";
@@ -108,14 +124,16 @@ function curve(vital, node, select) {
   if (everything) return facets(lines, printing ? 650 : node.clientWidth, limits);
   if (part.kind === "matrix") return matrixOf(part);
   const traces = part.kind === "heads" ? data.models.flatMap((_, i) => headsOf(part, i)) : linesOf(part, choice === "0" ? limits : undefined);
-  const marks = [...new Set(vital.marks.filter((_, i) => shown[i]).flat())];
+  const marked = vital.marks.map((blocks, i) => (shown[i] ? blocks : [])), rows = marked.flatMap((blocks, i) => (blocks.length ? [i] : []));
   const whole = $("show-range").checked && choice === "0" && vital.low !== null && vital.high !== null;
   return {
     traces,
     layout: {
       xaxis: blockAxis(depth), yaxis: whole ? { range: limits } : {},
+      ...(MODELS > 1 ? { margin: { l: 44, r: 8, t: 8 + 6 * rows.length, b: 34 } } : {}),
       hovermode: traces.length > 8 ? "closest" : "x unified",
-      shapes: marks.map((b) => ({ type: "rect", xref: "x", yref: "paper", x0: b - 0.5, x1: b + 0.5, y0: 0, y1: 1, fillcolor: colour("bad", 0.09), line: { width: 0 }, layer: "below" })),
+      shapes: MODELS > 1 ? rows.flatMap((i, row) => bars(marked[i], i, row)) : marked[0].map(column),
+      annotations: part.kind === "line" ? (part.limits || []).map(limitLabel).filter(Boolean) : [],
     },
   };
 }
