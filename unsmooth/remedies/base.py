@@ -14,10 +14,11 @@ A residual sum is changed by a `seam.patched.ResidualScale`, which has no parame
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unsmooth.bands import Gain, mix
@@ -67,6 +68,10 @@ class Remedy(ABC, Generic[OptionsT]):
     def flops(self, block: Block, anatomy: Anatomy, options: OptionsT) -> int:
         """Floating point operations that it adds to one block per image. A multiply-add counts as two."""
 
+    def connect(self, placements: list[Placement], anatomy: Anatomy) -> list[Placement]:
+        """The placements of all blocks, for a remedy whose patches read from one another; it may add some."""
+        return placements
+
     def blocks(self, anatomy: Anatomy, options: OptionsT) -> list[int]:
         """The blocks that `place` is called for, if the remedy is applied once per model."""
         return [0]
@@ -106,6 +111,50 @@ class AttentionPatch(nn.Module):
     def rescore(self, call: AttentionCall, options: SdpaOptions) -> AttentionCall:
         """The attention call with replaced scores, for patches that replace them."""
         return call
+
+    def change(self, call: AttentionCall) -> AttentionCall:
+        """The attention call with the changed map."""
+        return call.then(self, self.matrix)
+
+
+class HeadPatch(AttentionPatch):
+    """An attention patch with parameters per head."""
+
+    def __init__(self, attention: Attention):
+        super().__init__()
+        self.trailing = -attention.head_axis - 1  # axes after the heads
+
+    def over_heads(self, values: Tensor) -> Tensor:
+        """One value per head, in the shape that a map or an output of the attention is multiplied with."""
+        return values.view(-1, *(1,) * self.trailing)
+
+
+class OutputPatch(HeadPatch, ABC):
+    """Changes the values or the output of an attention and not its map, which stays that of the host.
+
+    `output(attend, v, x)` is the new output; `x` are the tokens that the attention reads, one per query.
+    """
+
+    @abstractmethod
+    def output(self, attend: Attend, v: Tensor, x: Tensor | None) -> Tensor: ...
+
+    def change(self, call: AttentionCall) -> AttentionCall:
+        attend, x = call.attend, call.x
+        return replace(call, attend=lambda v: self.output(attend, v, x))
+
+
+class MapPatch(HeadPatch):
+    """Changes an attention map by `matrix` alone, which needs the map itself: no fused kernel."""
+
+    def change(self, call: AttentionCall) -> AttentionCall:
+        def weights() -> Tensor:
+            return self.matrix(call.map())
+
+        def attend(v: Tensor) -> Tensor:
+            dropped = F.dropout(weights(), call.dropout) if call.dropout else weights()
+            return dropped.to(v.dtype) @ v
+
+        return replace(call, attend=attend, map=weights, dropout=0.0)
 
 
 class ScorePatch(AttentionPatch, ABC):
@@ -227,12 +276,29 @@ def token_attention(block: Block) -> Attention:
     return attention
 
 
+def square_attention(block: Block, why: str) -> Attention:
+    """The attention of a block. Raises `NotApplicable` with a reason unless queries and keys are the same tokens."""
+    attention = token_attention(block)
+    if attention.queries != attention.keys:
+        raise NotApplicable(f"it has fewer keys than queries, so {why}")
+    return attention
+
+
 def dot_product_attention(block: Block) -> Attention:
     """The attention of a block. Raises `NotApplicable` unless its scores are a scaled dot product."""
     attention = token_attention(block)
     if attention.nonstandard_scores:
         raise NotApplicable(attention.nonstandard_scores)
     return attention
+
+
+# The remedies that replace the scores. A block can have one of them.
+REPLACE_SCORES = ("adder", "adder_attention", "l2_attention", "logistic_attention", "talking_heads")
+
+
+def other_scores(key: str) -> tuple[str, ...]:
+    """The remedies that `key`, which replaces the scores, conflicts with."""
+    return tuple(name for name in REPLACE_SCORES if name != key)
 
 
 REGISTRY: dict[str, Remedy[Any]] = {}

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from typing import Any, Protocol
@@ -93,6 +93,7 @@ class PatchedForward(AttentionInterceptor):
         self.patches = patches
         self.linears = [(attrgetter(path)(module), patch) for path, patch in patches.linears]
         self.stream = [stream]  # the residual stream, under all its names
+        self.source: Tensor | None = None  # the input of the first linear layer: the tokens that an attention reads
         self.residual_count = 0
         self.product_count = 0
         self.attention_count = 0
@@ -108,8 +109,9 @@ class PatchedForward(AttentionInterceptor):
 
     def on_attention(self, call: AttentionCall) -> Tensor:
         self.attention_count += 1
+        call = replace(call, x=self.source)
         for patch in self.patches.attention:
-            call = call.then(patch, patch.matrix)
+            call = patch.change(call)
         observers = _active(self.patches.observers)
         if not observers:
             return call.attend(call.v)
@@ -127,7 +129,12 @@ class PatchedForward(AttentionInterceptor):
                 return patch.explicit_scores(q, k.transpose(-2, -1))
         return func(q, k)
 
+    def on_multi_head(self, tokens_first: Tensor) -> None:
+        self.source = tokens_first.transpose(0, 1)
+
     def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if self.source is None:
+            self.source = x
         for host_weight, patch in self.linears:
             if weight is host_weight:
                 self.linear_count += 1

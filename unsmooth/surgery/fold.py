@@ -202,8 +202,8 @@ def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> boo
     if isinstance(patch, ScaledMap):
         attention_patches = module_patches(target).attention
         later = attention_patches[attention_patches.index(patch) + 1 :]
-        if any(type(other).forward is not AttentionPatch.forward for other in later):
-            raise CannotFold("a later remedy changes its map")
+        if any(_changes_more_than_scores(other) for other in later):
+            raise CannotFold("a later remedy changes its map or its output")
         block = next(b for b in anatomy.blocks if any(a.core == attachment.target for a in b.attentions))
         try:
             rows = value_rows(model, block)
@@ -211,7 +211,7 @@ def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> boo
             raise CannotFold(str(reason)) from reason
         gain = 1 + patch.omega
         _scale(rows, _checked(gain).repeat_interleave(block.attention().value_channels))
-        share = ((gain - 1) / gain).view_as(patch.gain())
+        share = patch.over_heads((gain - 1) / gain)
         _exchange(parent, target, attachment.child, patch, MeanFromMap(share))
     elif isinstance(patch, AugmentedPaths):
         _exchange(parent, target, attachment.child, patch, PreparedPaths(patch))
@@ -226,6 +226,11 @@ def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> boo
     else:
         raise CannotFold("it is not a linear function of the output of a weight")
     return True
+
+
+def _changes_more_than_scores(patch: AttentionPatch) -> bool:
+    own, base = type(patch), AttentionPatch
+    return own.forward is not base.forward or own.change is not base.change
 
 
 def _checked(gain: Tensor) -> Tensor:

@@ -183,6 +183,7 @@ def prepare(
             continue
         placements += placed
         plans.append(_block_plan(block, placed, method.flops(block, anatomy, resolved)))
+    placements = method.connect(placements, anatomy)
     _check_forward(model, placements)
     return Operation(Plan(item, tuple(plans), method.exact(resolved)), tuple(placements), anatomy)
 
