@@ -48,6 +48,10 @@ class Reference:
     def patch_tokens(self, x: Array) -> Array:
         return x
 
+    def norm(self, block: str, branch: str, x: Array) -> Array:
+        part = f"{block}.norm{1 if branch == 'attn' else 2}"
+        return layer_norm(x, self[f"{part}.weight"], self[f"{part}.bias"])
+
     def linear(self, block: str, name: str, x: Array) -> Array:
         return x @ self[f"{block}.{name}.weight"].T + self[f"{block}.{name}.bias"]
 
@@ -96,9 +100,9 @@ class Reference:
         return x[0] @ self["head.weight"].T + self["head.bias"]
 
     def block(self, name: str, x: Array) -> Array:
-        source = layer_norm(x, self[f"{name}.norm1.weight"], self[f"{name}.norm1.bias"])
+        source = self.norm(name, "attn", x)
         x = self.join(name, "attn", x, self.augment(name, "attn", self.attention(name, source), source))
-        source = layer_norm(x, self[f"{name}.norm2.weight"], self[f"{name}.norm2.bias"])
+        source = self.norm(name, "mlp", x)
         return self.join(name, "mlp", x, self.augment(name, "mlp", self.mlp(name, source), source))
 
     def attention(self, name: str, x: Array) -> Array:
@@ -317,3 +321,61 @@ class TalkingHeads(Reference):
 
     def all_maps(self, block: str, a: Array) -> Array:
         return self.mix(block, "maps", a)
+
+
+class ContraNorm(Reference):
+    branches, tau = ("attn",), 1.0
+
+    def norm(self, block: str, branch: str, x: Array) -> Array:
+        if branch in self.branches:
+            s = self[f"{block}.norm{1 if branch == 'attn' else 2}.unsmooth_contra_norm.s"]
+            unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+            x = x - s * (softmax(unit @ unit.T / self.tau) @ x)
+        return super().norm(block, branch, x)
+
+
+class OrthogonalResidual(Reference):
+    parts = {"attn": "unsmooth_orthogonal_residual", "mlp": "unsmooth_orthogonal_residual_mlp"}
+
+    def join(self, block: str, branch: str, x: Array, y: Array) -> Array:
+        if branch not in self.parts:
+            return x + y
+        p = self[f"{block}.{self.parts[branch]}.p"]
+        along = [(token @ added) / (token @ token + 1e-6) * token for token, added in zip(x, y, strict=True)]
+        return x + y - p * np.stack(along)
+
+
+class SigmaReparam(Reference):
+    layers = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+
+    def linear(self, block: str, name: str, x: Array) -> Array:
+        if name not in self.layers:
+            return super().linear(block, name, x)
+        weight = self[f"{block}.{name}.weight"]
+        gamma = self[f"{block}.unsmooth_sigma_reparam_{name.replace('.', '_')}.gamma"]
+        weight = gamma / np.linalg.svd(weight, compute_uv=False)[0] * weight
+        return x @ weight.T + self[f"{block}.{name}.bias"]
+
+
+class QkNorm(Reference):
+    centred = True
+
+    def scores(self, block: str, head: int, q: Array, k: Array) -> Array:
+        part = f"{block}.attn.unsmooth_qk_norm"
+        normed = []
+        for x, gain in ((q, self[f"{part}.gain_q"]), (k, self[f"{part}.gain_k"])):
+            centred = x - x.mean(1, keepdims=True) if self.centred else x
+            normed.append(centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-6) * gain)
+        return normed[0] @ normed[1].T / np.sqrt(q.shape[1])
+
+
+class SpecializedNorm(Reference):
+    branches = ("attn", "mlp")
+
+    def norm(self, block: str, branch: str, x: Array) -> Array:
+        shared = super().norm(block, branch, x)
+        if branch not in self.branches:
+            return shared
+        part = f"{block}.norm{1 if branch == 'attn' else 2}.unsmooth_specialized_norm"
+        own = layer_norm(x, self[f"{part}.weight"], self[f"{part}.bias"])
+        return np.concatenate([own[:1], shared[1:]])

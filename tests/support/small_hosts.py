@@ -144,6 +144,11 @@ CASES: tuple[str, ...] = (
     "value_anchor",
     "talking_heads",
     "re_attention",
+    "contra_norm",
+    "orthogonal_residual",
+    "sigma_reparam",
+    "qk_norm",
+    "specialized_norm",
     "augmented_shortcut(start=identity, branch=attn)",
     "augmented_shortcut(scale=0.75, branch=mlp, count=3, blocks_per_side=2)",
     "token_graying(transform=svd)",
@@ -165,11 +170,18 @@ CASES: tuple[str, ...] = (
     "gated_attention(gate=head)",
     "value_anchor(kind=residual)",
     "value_anchor(start=paper, blocks=1)",
+    "contra_norm(branch=both, tau=0.5, scale=0.2)",
+    "orthogonal_residual(start=paper, branch=attn)",
+    "sigma_reparam(branch=attn)",
+    "qk_norm(norm=rms)",
+    "specialized_norm(branch=mlp)",
 )
 # Pairs that do not fit, with a word of the reason. All others must work.
 REFUSED: dict[tuple[str, str], str] = {
     **{(host, case): "class token" for host in ("cait", "swin", "pvt_v2", "hf_swin", "torchvision_swin")
        for case in ("context_broadcast(kind=gate)", "context_broadcast(kind=hybrid, branch=attn)")},
+    **{(host, case): "class token" for host in ("cait", "swin", "pvt_v2", "hf_swin", "torchvision_swin")
+       for case in ("specialized_norm", "specialized_norm(branch=mlp)")},
     ("pvt_v2", "token_graying(where=patches, epsilon=0.8)"): "overlap",
     **{(host, case): reason
        for host, reason in (("swin", "windowed"), ("hf_swin", "windowed"), ("torchvision_swin", "windowed"),

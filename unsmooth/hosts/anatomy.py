@@ -56,6 +56,14 @@ class Linear:
 
 
 @dataclass(frozen=True)
+class Norm:
+    """The norm that a branch reads its tokens from; `layer`: it is an `nn.LayerNorm`."""
+
+    module: str
+    layer: bool
+
+
+@dataclass(frozen=True)
 class Branch:
     """Attention or MLP branch. Hook points that the host does not have are None, with a reason."""
 
@@ -67,6 +75,7 @@ class Branch:
     mid: HookPoint | None
     end: HookPoint | None
     reasons: dict[str, str] = field(default_factory=dict)
+    norm: Norm | None = None  # the norm that the branch reads its tokens from
 
     def hook_point(self, position: str) -> HookPoint:
         point: HookPoint | None = getattr(self, position)
@@ -318,7 +327,24 @@ def _branch(module: str | None, events: list[LinearEvent], attention: Attention 
             if is_module
             else "its last linear layer is not run as a module"
         )
-    return Branch(module, channels, hidden, layers, front, mid, end, reasons)
+    begin = whole.start if whole is not None else events[0].at if events else 0
+    norm = _norm_before(begin, inside, sums, tokens, channels)
+    return Branch(module, channels, hidden, layers, front, mid, end, reasons, norm)
+
+
+def _norm_before(begin: int, inside: list[ModuleCall], sums: list[int], tokens: int, channels: int) -> Norm | None:
+    """The norm that gives out the tokens of a branch that begins at `begin`: no residual sum is in between."""
+    norms = [
+        call
+        for call in inside
+        if 0 < call.end < begin and "norm" in type(call.module).__name__.lower()
+        and call.input == call.output and call.output is not None
+        and call.output[-1] == channels and math.prod(call.output[1:-1]) == tokens
+    ]  # fmt: skip
+    last = max(norms, key=lambda call: call.end, default=None)
+    if last is None or any(last.end < at < begin for at in sums) or [c.name for c in inside].count(last.name) != 1:
+        return None
+    return Norm(last.name, isinstance(last.module, nn.LayerNorm))
 
 
 def _linear(event: LinearEvent, attention: Attention | None, module: str | None) -> Linear:

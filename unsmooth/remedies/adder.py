@@ -57,7 +57,7 @@ class Adder(Remedy[AdderOptions]):
     acts_on = "attention and linear layers"
     Options = AdderOptions
     parameters = "weight, scale, shift of each layer"
-    conflicts = other_scores("adder")
+    conflicts = (*other_scores("adder"), "sigma_reparam")
     fused = "no: explicit map"
     departures = (
         "The supplement prints LayerNorm before attention and MLP; the one after every adder layer is a third party's "

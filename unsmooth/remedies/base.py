@@ -1,14 +1,16 @@
 """The base of remedies: what a remedy declares, and the patches that it is made of.
 
 A `Remedy` declares its name, options and claims, and `place` returns its patches for one block with their targets.
-`unsmooth.surgery.apply` attaches them. The patches are small modules of three kinds:
+`unsmooth.surgery.apply` attaches them. The patches are small modules:
 
     AttentionPatch   changes an attention map, as a function of the values and as a matrix
     TokenHook        changes the tokens at a hook point; the module itself is the hook
     LinearPatch      replaces a linear layer
+    WeightPatch      changes the weight of a linear layer
+    ResidualPatch    changes what a branch adds to the residual stream
 
-A residual sum is changed by a `seam.patched.ResidualScale`, which has no parameters. The patches of a `LossRemedy` are
-`TokenBuffer`s: token hooks that store the tokens of a training pass for a term of the loss.
+Constant factors of a residual sum are a `seam.patched.ResidualScale`, which has no parameters. The patches of a
+`LossRemedy` are `TokenBuffer`s: token hooks that store the tokens of a training pass for a term of the loss.
 """
 
 from __future__ import annotations
@@ -229,7 +231,7 @@ class TokenBuffer(TokenHook):
         self.tokens: Tensor | None = None
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
-        if self.training and torch.is_grad_enabled() and not _is_recomputed():
+        if self.training and torch.is_grad_enabled() and not is_recomputed():
             self.tokens = x.clone()  # a host may change its tokens in place later
         return x
 
@@ -242,13 +244,37 @@ class TokenBuffer(TokenHook):
         return {**self.__dict__, "tokens": None}  # tokens belong to one forward pass of one model
 
 
-def _is_recomputed() -> bool:
+def is_recomputed() -> bool:
     """Whether a checkpointed block runs again in the backward pass: its tokens were stored before."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 class LinearPatch(nn.Module):
     """Replaces a linear layer: its forward maps the layer's input to the layer's output."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The layer's output, for the input, weight and bias of the host's layer."""
+        out: Tensor = self(x)
+        return out
+
+
+class FromHost(ABC):
+    """A patch that starts from weights of the host, which it reads when it is attached."""
+
+    @abstractmethod
+    def start_from(self, host: Any) -> None:
+        """Set the initial parameters. `host` is the weight that it acts on, or else the module that it hooks."""
+
+
+class WeightPatch(nn.Module, FromHost):
+    """Changes the weight of a linear layer: its forward maps the host's weight, which still learns, to a new one."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, self(weight).to(weight.dtype), bias)
+
+
+class ResidualPatch(nn.Module):
+    """Changes what a branch adds to the residual stream: its forward maps the stream and the branch to a new branch."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +319,7 @@ def dot_product_attention(block: Block) -> Attention:
 
 
 # The remedies that replace the scores. A block can have one of them.
-REPLACE_SCORES = ("adder", "adder_attention", "l2_attention", "logistic_attention", "talking_heads")
+REPLACE_SCORES = ("adder", "adder_attention", "l2_attention", "logistic_attention", "qk_norm", "talking_heads")
 
 
 def other_scores(key: str) -> tuple[str, ...]:

@@ -47,11 +47,12 @@ class ModulePatches:
     attention: list[Any] = field(default_factory=list)
     linears: list[tuple[str, Any]] = field(default_factory=list)  # path of the host's weight, its replacement
     residuals: list[ResidualScale] = field(default_factory=list)
+    changes: list[tuple[str, Any]] = field(default_factory=list)  # branch, and the patch of what it adds
     residual_branches: tuple[str, ...] = ()  # the branch of each residual sum of the module
     observers: list[ForwardObserver] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.attention or self.linears or self.residuals)
+        return bool(self.attention or self.linears or self.residuals or self.changes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "observers": []}  # an observer belongs to one model: copies start without
@@ -100,6 +101,10 @@ class PatchedForward(AttentionInterceptor):
         self.scores_count = 0
         self.linear_count = 0
 
+    @property
+    def follows_stream(self) -> bool:
+        return bool(self.patches.residuals or self.patches.changes)
+
     def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions) -> Tensor:
         call = fused_call(q, k, v, options)
         self.scores_count += 1
@@ -138,37 +143,39 @@ class PatchedForward(AttentionInterceptor):
         for host_weight, patch in self.linears:
             if weight is host_weight:
                 self.linear_count += 1
-                return patch(x)
+                out: Tensor = patch.linear(x, weight, bias)
+                return out
         return F.linear(x, weight, bias)
 
     def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         # A sum with options of its own (alpha) cannot be scaled here; `check` reports it.
-        side = residual_side(self.stream, args) if self.patches.residuals and not kwargs else None
+        side = residual_side(self.stream, args) if self.follows_stream and not kwargs else None
         if side is None:
             return func(*args, **kwargs)
         branches = self.patches.residual_branches
         name = branches[self.residual_count] if self.residual_count < len(branches) else "other"
         self.residual_count += 1
+        changes = [patch for branch, patch in self.patches.changes if branch == name]
         skip, gain = 1.0, 1.0
         for scale in self.patches.residuals:
             if scale.branch == name:
                 skip, gain = skip * scale.skip, gain * scale.gain
-        if skip == gain == 1.0:
+        if skip == gain == 1.0 and not changes:
             out = func(*args, **kwargs)
         else:
             observers = _active(self.patches.observers)
             if not observers:
-                out = _weighted_sum(args[side], args[1 - side], skip, gain)[1]
+                out = _weighted_sum(args[side], args[1 - side], changes, skip, gain)[1]
             else:
                 with observers_paused():
-                    branch, out = _weighted_sum(args[side], args[1 - side], skip, gain)
+                    added, out = _weighted_sum(args[side], args[1 - side], changes, skip, gain)
                 for observer in observers:
-                    observer.saw_residual(args[side], branch, out)
+                    observer.saw_residual(args[side], added, out)
         self.stream = [out]
         return out
 
     def on_alias(self, source: Tensor, result: Tensor) -> None:
-        if self.patches.residuals and any(source is known for known in self.stream):
+        if self.follows_stream and any(source is known for known in self.stream):
             self.stream.append(result)
 
     def check(self, where: str) -> None:
@@ -178,7 +185,7 @@ class PatchedForward(AttentionInterceptor):
             "attention": not patches.attention or self.attention_count > 0,
             "attention scores": self.scores_count > 0 or not any(patch.rescores for patch in patches.attention),
             "linear layers": self.linear_count >= len(self.linears),
-            "residual sums": not patches.residuals or self.residual_count >= len(patches.residual_branches),
+            "residual sums": not self.follows_stream or self.residual_count >= len(patches.residual_branches),
         }
         missed = [site for site, ok in reached.items() if not ok]
         if missed:
@@ -189,8 +196,10 @@ class PatchedForward(AttentionInterceptor):
             )
 
 
-def _weighted_sum(x: Tensor, branch: Tensor, skip: float, gain: float) -> tuple[Tensor, Tensor]:
-    """What the branch adds, and skip·x + gain·branch."""
+def _weighted_sum(x: Tensor, branch: Tensor, changes: list[Any], skip: float, gain: float) -> tuple[Tensor, Tensor]:
+    """What the branch adds, after its patches, and skip·x + gain·branch."""
+    for patch in changes:
+        branch = patch(x, branch)
     branch = branch if gain == 1.0 else gain * branch
     return branch, branch if skip == 0.0 else branch.add(x, alpha=skip)
 

@@ -4,6 +4,7 @@
     feat_scale           (1+t) into the output projection      remaining: + ((1+s)/(1+t) − 1)·mean(y)
     context_broadcast    ½ into the MLP's last linear layer    remaining: + mean(y)
     layer_scale          γ into the last linear layers         remaining: nothing
+    sigma_reparam        γ/σ(W) into each weight               remaining: nothing
     augmented_shortcut   the matrices of its circulants are computed once and stored
 
 A remedy that cannot be folded stays as it is, with a warning. Every step is checked on an example against the model
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.weights import WeightAndBias, value_rows
 from unsmooth.remedies.attn_scale import ScaledMap
 from unsmooth.remedies.augmented_shortcut import AugmentedPaths, InputCapture
-from unsmooth.remedies.base import AttentionPatch, BandGain, TokenBuffer, TokenHook
+from unsmooth.remedies.base import AttentionPatch, BandGain, TokenBuffer, TokenHook, WeightPatch
 from unsmooth.remedies.kernels import circulant
 from unsmooth.seam.intercept import Attend
 from unsmooth.seam.patched import module_patches
@@ -80,6 +82,16 @@ class FoldedAway(TokenHook):
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         return x
+
+
+class FoldedWeight(WeightPatch):
+    """The place of a `WeightPatch` whose weight is stored: nothing remains of it."""
+
+    def start_from(self, host: Tensor) -> None:
+        pass
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight
 
 
 class PreparedPaths(TokenHook):
@@ -213,6 +225,11 @@ def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> boo
         _scale(rows, _checked(gain).repeat_interleave(block.attention().value_channels))
         share = patch.over_heads((gain - 1) / gain)
         _exchange(parent, target, attachment.child, patch, MeanFromMap(share))
+    elif isinstance(patch, WeightPatch):
+        path = next(path for path, other in module_patches(target).linears if other is patch)
+        weight = attrgetter(path)(target)
+        weight.copy_(patch(weight))
+        _exchange(parent, target, attachment.child, patch, FoldedWeight())
     elif isinstance(patch, AugmentedPaths):
         _exchange(parent, target, attachment.child, patch, PreparedPaths(patch))
     elif isinstance(patch, BandGain):
@@ -281,3 +298,4 @@ def _exchange(parent: nn.Module, target: nn.Module, child: str, old: nn.Module, 
     if "_unsmooth_patches" in target.__dict__:
         patches = module_patches(target)
         patches.attention = [new if patch is old else patch for patch in patches.attention]
+        patches.linears = [(path, new if patch is old else patch) for path, patch in patches.linears]

@@ -15,7 +15,7 @@ from unsmooth.errors import NotApplicable, UnsmoothError, first_line
 from unsmooth.hosts.anatomy import Anatomy, Block, examine
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
-from unsmooth.remedies.base import Placement, Remedy
+from unsmooth.remedies.base import REPLACE_SCORES, Placement, Remedy
 from unsmooth.spec import SpecItem, parse_item
 from unsmooth.surgery.record import Record, check_model, check_unfolded, check_whole, record_of
 
@@ -263,8 +263,10 @@ def _check_conflicts(record: Record, remedy: Remedy[Any], selected: list[int]) -
             raise UnsmoothError(f"{remedy.key} is already applied{where}. Call remove(model, {remedy.key!r}) first.")
         other = remedies.get(entry.remedy.name)
         if other.key in remedy.conflicts or remedy.key in other.conflicts:
+            both = {remedy.key, other.key} <= set(REPLACE_SCORES)
+            what = "scores" if both else "linear layers"
             raise UnsmoothError(
-                f"{remedy.key} and {other.key} both replace the scores{where}. Call remove(model, {other.key!r}) first."
+                f"{remedy.key} and {other.key} both replace the {what}{where}. Call remove(model, {other.key!r}) first."
             )
 
 
