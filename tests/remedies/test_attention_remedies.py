@@ -140,10 +140,8 @@ def test_value_anchors_read_the_values_of_their_own_pass_and_copy() -> None:
         model(torch.zeros_like(image))  # the copy does not read these
         assert torch.equal(copied(image), want)
         assert torch.equal(model(image), want)
-    source = model.blocks[0].attn.unsmooth_value_anchor
-    assert (
-        copied.blocks[1].attn.unsmooth_value_anchor.first is copied.blocks[0].attn.unsmooth_value_anchor is not source
-    )
+    first, later = (block.attn.unsmooth_value_anchor for block in copied.blocks)
+    assert later.first is first is not model.blocks[0].attn.unsmooth_value_anchor
 
 
 def test_a_value_anchor_needs_a_later_block() -> None:
@@ -202,3 +200,35 @@ def test_remedies_that_start_from_the_host_start_again_from_loaded_weights(remed
     image = example("deit")["image"]
     with torch.no_grad():
         torch.testing.assert_close(treated(image), plain(image), rtol=1e-4, atol=1e-4)
+
+
+def test_registers_stay_inside_the_blocks() -> None:
+    """Outside of the blocks a host has its own tokens; inside, the registers pass from block to block."""
+    model = treat(host("deit"), "registers(count=3)")
+    inside: list[int] = []
+    outside: list[int] = []
+    for block in model.blocks:
+        block.norm1.register_forward_hook(lambda _, __, out: inside.append(out.shape[1]))
+        block.register_forward_hook(lambda _, __, out: outside.append(out.shape[1]))
+    outputs(model, "deit")
+    assert inside == [20, 20]
+    assert outside == [17, 17]
+
+
+def test_sinks_and_registers_open_as_their_logits_grow() -> None:
+    """Of a row of a map, e^b/(e^b + Z) goes to the sink."""
+    model = host("deit")
+    unsmooth.apply(model, "sink_logit")
+    for _, _, effective in calls(model):
+        assert (1 - effective.sum(-1)).abs().max() < 1e-3
+    for _, part in unsmooth.parts(model):
+        part.b.data.fill_(50.0)
+    for _, out, effective in calls(model):
+        assert effective.sum(-1).max() < 1e-6
+        assert out.abs().max() < 1e-5
+
+
+def test_registers_can_be_diagnosed() -> None:
+    model = treat(host("deit"), "registers")
+    diagnosis = unsmooth.diagnose(model, limit=2)
+    assert diagnosis is not None

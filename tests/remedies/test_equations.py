@@ -77,6 +77,9 @@ EQUATIONS: dict[str, tuple[type[ref.Reference], dict[str, object]]] = {
     "qk_norm(norm=rms)": (ref.QkNorm, {"centred": False}),
     "specialized_norm": (ref.SpecializedNorm, {}),
     "specialized_norm(branch=attn)": (ref.SpecializedNorm, {"branches": ("attn",)}),
+    "sink_logit": (ref.SinkLogit, {}),
+    "registers": (ref.Registers, {}),
+    "registers(count=1)": (ref.Registers, {}),
     "diverse_patch": (ref.Reference, {}),  # the host's own; its losses are in test_auxiliary.py
     "no_skip": (ref.NoSkip, {}),
     "no_skip(branch=mlp)": (ref.NoSkip, {"branches": ("mlp",)}),

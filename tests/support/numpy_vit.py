@@ -48,6 +48,10 @@ class Reference:
     def patch_tokens(self, x: Array) -> Array:
         return x
 
+    def tokens(self, x: Array) -> Array:
+        """All tokens, before the first block."""
+        return x
+
     def norm(self, block: str, branch: str, x: Array) -> Array:
         part = f"{block}.norm{1 if branch == 'attn' else 2}"
         return layer_norm(x, self[f"{part}.weight"], self[f"{part}.bias"])
@@ -61,6 +65,9 @@ class Reference:
     def all_scores(self, block: str, p: Array) -> Array:
         """Of all heads: heads by queries by keys."""
         return p
+
+    def softmax(self, block: str, head: int, p: Array) -> Array:
+        return softmax(p)
 
     def attention_map(self, block: str, head: int, a: Array) -> Array:
         return a
@@ -94,6 +101,7 @@ class Reference:
         weight = self["patch_embed.proj.weight"]
         x = self.raw_patches(patches) @ weight.reshape(len(weight), -1).T + self["patch_embed.proj.bias"]
         x = np.concatenate([self["cls_token"][0], self.patch_tokens(x)]) + self["pos_embed"][0]
+        x = self.tokens(x)
         for i in range(self.depth):
             x = self.block(f"blocks.{i}", x)
         x = layer_norm(x, self["norm.weight"], self["norm.bias"])
@@ -112,7 +120,8 @@ class Reference:
         heads = range(self.heads)
         v = self.values(name, v)
         p = self.all_scores(name, np.stack([self.scores(name, h, q[h], k[h]) for h in heads]))
-        a = self.all_maps(name, np.stack([self.attention_map(name, h, softmax(p[h])) for h in heads]))
+        maps = [self.attention_map(name, h, self.softmax(name, h, p[h])) for h in heads]
+        a = self.all_maps(name, np.stack(maps))
         outs = [self.head_output(name, h, a[h] @ v[h], v[h], source) for h in heads]
         x = self.at(name, "attn", "mid", np.concatenate(outs, 1))
         return self.at(name, "attn", "end", self.linear(name, "attn.proj", x))
@@ -379,3 +388,19 @@ class SpecializedNorm(Reference):
         part = f"{block}.norm{1 if branch == 'attn' else 2}.unsmooth_specialized_norm"
         own = layer_norm(x, self[f"{part}.weight"], self[f"{part}.bias"])
         return np.concatenate([own[:1], shared[1:]])
+
+
+class SinkLogit(Reference):
+    def softmax(self, block: str, head: int, p: Array) -> Array:
+        b = self[f"{block}.attn.unsmooth_sink_logit.b"][head]
+        return np.exp(p) / (np.exp(b) + np.exp(p).sum(-1, keepdims=True))
+
+
+class Registers(Reference):
+    def tokens(self, x: Array) -> Array:
+        return np.concatenate([x, self["blocks.0.unsmooth_registers.tokens"]])
+
+    def scores(self, block: str, head: int, q: Array, k: Array) -> Array:
+        p = super().scores(block, head, q, k)
+        p[:, 17:] += self[f"{block}.attn.unsmooth_registers.b"][head]
+        return p

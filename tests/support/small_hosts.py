@@ -149,6 +149,8 @@ CASES: tuple[str, ...] = (
     "sigma_reparam",
     "qk_norm",
     "specialized_norm",
+    "sink_logit",
+    "registers",
     "augmented_shortcut(start=identity, branch=attn)",
     "augmented_shortcut(scale=0.75, branch=mlp, count=3, blocks_per_side=2)",
     "token_graying(transform=svd)",
@@ -175,6 +177,8 @@ CASES: tuple[str, ...] = (
     "sigma_reparam(branch=attn)",
     "qk_norm(norm=rms)",
     "specialized_norm(branch=mlp)",
+    "sink_logit(start=0)",
+    "registers(count=1, bias=0)",
 )
 # Pairs that do not fit, with a word of the reason. All others must work.
 REFUSED: dict[tuple[str, str], str] = {
@@ -182,6 +186,11 @@ REFUSED: dict[tuple[str, str], str] = {
        for case in ("context_broadcast(kind=gate)", "context_broadcast(kind=hybrid, branch=attn)")},
     **{(host, case): "class token" for host in ("cait", "swin", "pvt_v2", "hf_swin", "torchvision_swin")
        for case in ("specialized_norm", "specialized_norm(branch=mlp)")},
+    **{(host, case): "different numbers of tokens" for host in ("swin", "pvt_v2", "hf_swin", "torchvision_swin")
+       for case in ("registers", "registers(count=1, bias=0)")},
+    **{("cait", case): "mixes its maps" for case in ("registers", "registers(count=1, bias=0)")},
+    **{(host, case): "do not take extra tokens" for host in ("beit", "eva02")
+       for case in ("registers", "registers(count=1, bias=0)")},
     ("pvt_v2", "token_graying(where=patches, epsilon=0.8)"): "overlap",
     **{(host, case): reason
        for host, reason in (("swin", "windowed"), ("hf_swin", "windowed"), ("torchvision_swin", "windowed"),

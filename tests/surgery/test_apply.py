@@ -278,7 +278,7 @@ def test_removing_a_linear_patch_restores_requires_grad() -> None:
     same(before, fingerprint(model))
 
 
-DRAWS = ("adder", "augmented_shortcut", "logistic_attention")  # their parameters start at random
+DRAWS = ("adder", "augmented_shortcut", "logistic_attention", "registers")  # their parameters start at random
 
 
 @pytest.mark.parametrize("remedy", unsmooth.list_remedies())

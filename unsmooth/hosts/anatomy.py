@@ -42,6 +42,7 @@ class Attention:
     scale_k: float = 1.0
     scale_after: float = 1.0
     nonstandard_scores: str = ""  # why the scores are not a plain scaled dot product
+    mixed: bool = False  # whether a linear layer mixes its maps over heads
     inputs: int = 0  # channels of the tokens that its first linear layer reads, one per query; 0: there is none
 
 
@@ -255,8 +256,10 @@ def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int
         kind = "opaque"
     first = next((e for e in linears if _inside(e.stack[-1], event.core) and e.at < event.at), None)
     inputs = first.inputs if first is not None and first.rows == windows * q[-2] else 0
-    return Attention(event.core, kind, event.via, heads, axis, q[-2], event.keys, q[-1], v[-1], windows, event.product,
-                     event.scale_q, event.scale_k, event.scale_after, event.nonstandard_scores, inputs)  # fmt: skip
+    return Attention(
+        event.core, kind, event.via, heads, axis, q[-2], event.keys, q[-1], v[-1], windows, event.product,
+        event.scale_q, event.scale_k, event.scale_after, event.nonstandard_scores, event.mixed, inputs,
+    )  # fmt: skip
 
 
 def _attention_branch(block: str, core: str, modules: dict[str, nn.Module]) -> str:

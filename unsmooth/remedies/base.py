@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from unsmooth.bands import Gain, mix
 from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
+from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import as_tokens, prefix_of
 from unsmooth.seam.intercept import Attend, AttentionCall, SdpaOptions, softmax_call
@@ -70,6 +71,9 @@ class Remedy(ABC, Generic[OptionsT]):
     def flops(self, block: Block, anatomy: Anatomy, options: OptionsT) -> int:
         """Floating point operations that it adds to one block per image. A multiply-add counts as two."""
 
+    def check(self, model: nn.Module, anatomy: Anatomy, example: Example | None) -> None:
+        """Raise `NotApplicable` for a model that its anatomy does not rule out. The model must not change."""
+
     def connect(self, placements: list[Placement], anatomy: Anatomy) -> list[Placement]:
         """The placements of all blocks, for a remedy whose patches read from one another; it may add some."""
         return placements
@@ -110,9 +114,17 @@ class AttentionPatch(nn.Module):
     def matrix(self, weights: Tensor) -> Tensor:
         return weights
 
+    def masked(self, q: Tensor, k: Tensor, options: SdpaOptions) -> SdpaOptions:
+        """The options of a fused kernel, for patches that add to the mask; `reweight` is the same for a softmax."""
+        return options
+
     def rescore(self, call: AttentionCall, options: SdpaOptions) -> AttentionCall:
         """The attention call with replaced scores, for patches that replace them."""
         return call
+
+    def reweight(self, weights: Tensor, logits: Tensor) -> Tensor:
+        """The result of an explicit softmax, for patches that change it; `rescore` is the same for a fused kernel."""
+        return weights
 
     def change(self, call: AttentionCall) -> AttentionCall:
         """The attention call with the changed map."""
@@ -318,8 +330,10 @@ def dot_product_attention(block: Block) -> Attention:
     return attention
 
 
-# The remedies that replace the scores. A block can have one of them.
-REPLACE_SCORES = ("adder", "adder_attention", "l2_attention", "logistic_attention", "qk_norm", "talking_heads")
+# The remedies that replace the scores, or add to them. A block can have one of them.
+REPLACE_SCORES = (
+    "adder", "adder_attention", "l2_attention", "logistic_attention", "qk_norm", "sink_logit", "talking_heads",
+)  # fmt: skip
 
 
 def other_scores(key: str) -> tuple[str, ...]:

@@ -135,8 +135,9 @@ class AttentionInterceptor(TorchFunctionMode):
     def on_multi_head(self, tokens_first: Tensor) -> None:
         """Called with the tokens (n, B, d) of a multi-head call, before its steps."""
 
-    def on_softmax(self, weights: Tensor) -> None:
-        pass
+    def on_softmax(self, weights: Tensor, logits: Tensor) -> Tensor:
+        """The result of an explicit softmax over the last axis."""
+        return weights
 
     def is_map(self, a: Tensor) -> bool:
         """Whether the left operand of a product, which has the size of the latest softmax, derives from it."""
@@ -167,8 +168,9 @@ class AttentionInterceptor(TorchFunctionMode):
         if func in SOFTMAX:
             result: Tensor = func(*args, **kwargs)
             if softmax_axis(*args, **kwargs) in (-1, result.ndim - 1):
-                self.weights, self.logits = result, args[0] if args else kwargs["input"]
-                self.on_softmax(result)
+                logits: Tensor = args[0] if args else kwargs["input"]
+                result = self.on_softmax(result, logits)
+                self.weights, self.logits = result, logits
             return result
         if func in MATMUL:
             return self._product(func, *product_arguments(*args, **kwargs))

@@ -106,6 +106,8 @@ class PatchedForward(AttentionInterceptor):
         return bool(self.patches.residuals or self.patches.changes)
 
     def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions) -> Tensor:
+        for patch in self.patches.attention:
+            options = patch.masked(q, k, options)
         call = fused_call(q, k, v, options)
         self.scores_count += 1
         for patch in self.patches.attention:
@@ -133,6 +135,12 @@ class PatchedForward(AttentionInterceptor):
                 self.scores_count += 1
                 return patch.explicit_scores(q, k.transpose(-2, -1))
         return func(q, k)
+
+    def on_softmax(self, weights: Tensor, logits: Tensor) -> Tensor:
+        for patch in self.patches.attention:
+            before, weights = weights, patch.reweight(weights, logits)
+            self.scores_count += weights is not before
+        return weights
 
     def on_multi_head(self, tokens_first: Tensor) -> None:
         self.source = tokens_first.transpose(0, 1)

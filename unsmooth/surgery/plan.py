@@ -183,6 +183,8 @@ def prepare(
             continue
         placements += placed
         plans.append(_block_plan(block, placed, method.flops(block, anatomy, resolved)))
+    if placements:
+        method.check(model, anatomy, example)
     placements = method.connect(placements, anatomy)
     _check_forward(model, placements)
     return Operation(Plan(item, tuple(plans), method.exact(resolved)), tuple(placements), anatomy)
