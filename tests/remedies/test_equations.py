@@ -80,7 +80,9 @@ EQUATIONS: dict[str, tuple[type[ref.Reference], dict[str, object]]] = {
     "sink_logit": (ref.SinkLogit, {}),
     "registers": (ref.Registers, {}),
     "registers(count=1)": (ref.Registers, {}),
-    "diverse_patch": (ref.Reference, {}),  # the host's own; its losses are in test_auxiliary.py
+    "test_time_register": (ref.TestTimeRegister, {}),
+    "diverse_patch": (ref.Reference, {}),  # the host's own; its losses are in test_diverse_patch.py
+    "attention_diversity": (ref.Reference, {}),  # the same, in test_attention_diversity.py
     "no_skip": (ref.NoSkip, {}),
     "no_skip(branch=mlp)": (ref.NoSkip, {"branches": ("mlp",)}),
     "no_skip(branch=both)": (ref.NoSkip, {"branches": ("attn", "mlp")}),

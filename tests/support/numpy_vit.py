@@ -404,3 +404,17 @@ class Registers(Reference):
         p = super().scores(block, head, q, k)
         p[:, 17:] += self[f"{block}.attn.unsmooth_registers.b"][head]
         return p
+
+
+class TestTimeRegister(Reference):
+    def tokens(self, x: Array) -> Array:
+        return np.concatenate([x, np.zeros((1, x.shape[1]))])
+
+    def at(self, block: str, branch: str, position: str, x: Array) -> Array:
+        if (branch, position) != ("mlp", "mid"):
+            return x
+        moved = x.copy()
+        for neuron in np.flatnonzero(self.state[f"{block}.mlp.fc2.unsmooth_test_time_register.neurons"]):
+            moved[1:-1, neuron] = 0
+            moved[-1, neuron] = x[:, neuron].max()
+        return moved

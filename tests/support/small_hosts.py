@@ -151,6 +151,8 @@ CASES: tuple[str, ...] = (
     "specialized_norm",
     "sink_logit",
     "registers",
+    "test_time_register",
+    "attention_diversity",
     "augmented_shortcut(start=identity, branch=attn)",
     "augmented_shortcut(scale=0.75, branch=mlp, count=3, blocks_per_side=2)",
     "token_graying(transform=svd)",
@@ -187,10 +189,10 @@ REFUSED: dict[tuple[str, str], str] = {
     **{(host, case): "class token" for host in ("cait", "swin", "pvt_v2", "hf_swin", "torchvision_swin")
        for case in ("specialized_norm", "specialized_norm(branch=mlp)")},
     **{(host, case): "different numbers of tokens" for host in ("swin", "pvt_v2", "hf_swin", "torchvision_swin")
-       for case in ("registers", "registers(count=1, bias=0)")},
+       for case in ("registers", "registers(count=1, bias=0)", "test_time_register")},
     **{("cait", case): "mixes its maps" for case in ("registers", "registers(count=1, bias=0)")},
     **{(host, case): "do not take extra tokens" for host in ("beit", "eva02")
-       for case in ("registers", "registers(count=1, bias=0)")},
+       for case in ("registers", "registers(count=1, bias=0)", "test_time_register")},
     ("pvt_v2", "token_graying(where=patches, epsilon=0.8)"): "overlap",
     **{(host, case): reason
        for host, reason in (("swin", "windowed"), ("hf_swin", "windowed"), ("torchvision_swin", "windowed"),

@@ -10,7 +10,8 @@ A `Remedy` declares its name, options and claims, and `place` returns its patche
     ResidualPatch    changes what a branch adds to the residual stream
 
 Constant factors of a residual sum are a `seam.patched.ResidualScale`, which has no parameters. The patches of a
-`LossRemedy` are `TokenBuffer`s: token hooks that store the tokens of a training pass for a term of the loss.
+`LossRemedy` are `TokenBuffer`s or `MapBuffer`s, which store the tokens or maps of a training pass for a term of the
+loss.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Remedy(ABC, Generic[OptionsT]):
 class LossRemedy(Remedy[OptionsT], ABC):
     """A remedy that adds a term to the training loss (`unsmooth.surgery.auxiliary_loss`).
 
-    Its patches are `TokenBuffer`s, at most one per block. The forward pass is not changed.
+    Its patches are `TokenBuffer`s or `MapBuffer`s, at most one per block. The forward pass is not changed.
     """
 
     once = True
@@ -98,8 +99,8 @@ class LossRemedy(Remedy[OptionsT], ABC):
         return 0
 
     @abstractmethod
-    def loss(self, tokens: list[Tensor], options: OptionsT) -> Tensor:
-        """The weighted term, from the patch tokens (B, n, d) of the blocks with a buffer, in order."""
+    def loss(self, stored: list[Tensor], options: OptionsT) -> Tensor:
+        """The weighted term, from the patch tokens (B, n, d) or the maps of the blocks with a buffer, in order."""
 
 
 class AttentionPatch(nn.Module):
@@ -259,6 +260,31 @@ class TokenBuffer(TokenHook):
 def is_recomputed() -> bool:
     """Whether a checkpointed block runs again in the backward pass: its tokens were stored before."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+class MapBuffer(AttentionPatch):
+    """Stores the attention maps of the last training pass until `take` is called. The attention stays as it is.
+
+    The maps are (…, heads, queries, keys). A fused host computes them once more.
+    """
+
+    def __init__(self, attention: Attention):
+        super().__init__()
+        self.head_axis = attention.head_axis
+        self.maps: Tensor | None = None
+
+    def change(self, call: AttentionCall) -> AttentionCall:
+        if self.training and torch.is_grad_enabled() and not is_recomputed():
+            self.maps = call.map().movedim(self.head_axis, -3)
+        return call
+
+    def take(self) -> Tensor | None:
+        """The stored maps, which are then released; None if there are none."""
+        maps, self.maps = self.maps, None
+        return maps
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "maps": None}  # maps belong to one forward pass of one model
 
 
 class LinearPatch(nn.Module):

@@ -37,12 +37,16 @@ class RegistersOptions:
 class TakeTokens(TokenHook):
     """Takes the extra tokens from the output of a block and keeps them for the next block."""
 
+    paused = False
+
     def __init__(self, count: int):
         super().__init__()
         self.count = count
         self.taken: Tensor | None = None
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
+        if self.paused:
+            return x
         self.taken = x[:, -self.count :]
         return x[:, : -self.count]
 
@@ -54,10 +58,14 @@ class AddTokens(TokenHook):
     """Adds the extra tokens of the block before to the input of a block."""
 
     before: TakeTokens
+    paused = False
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
+        return x if self.paused else torch.cat([x, self.added(x)], dim=1)
+
+    def added(self, x: Tensor) -> Tensor:
         assert self.before.taken is not None
-        return torch.cat([x, self.before.taken], dim=1)
+        return self.before.taken
 
 
 class FirstTokens(AddTokens):
@@ -68,8 +76,8 @@ class FirstTokens(AddTokens):
         self.tokens = nn.Parameter(torch.empty(count, channels))
         nn.init.normal_(self.tokens, std=0.02)
 
-    def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
-        return torch.cat([x, self.tokens.to(x.dtype).expand(len(x), -1, -1)], dim=1)
+    def added(self, x: Tensor) -> Tensor:
+        return self.tokens.to(x.dtype).expand(len(x), -1, -1)
 
 
 class KeyBias(HeadPatch):

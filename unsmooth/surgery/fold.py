@@ -29,7 +29,7 @@ from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.weights import WeightAndBias, value_rows
 from unsmooth.remedies.attn_scale import ScaledMap
 from unsmooth.remedies.augmented_shortcut import AugmentedPaths, InputCapture
-from unsmooth.remedies.base import AttentionPatch, BandGain, TokenBuffer, TokenHook, WeightPatch
+from unsmooth.remedies.base import AttentionPatch, BandGain, MapBuffer, TokenBuffer, TokenHook, WeightPatch
 from unsmooth.remedies.kernels import circulant
 from unsmooth.seam.intercept import Attend
 from unsmooth.seam.patched import module_patches
@@ -209,7 +209,7 @@ def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> boo
     patch = parent.get_submodule(attachment.child)
     if isinstance(patch, InputCapture):
         raise CannotFold("its branch is not a single module")
-    if isinstance(patch, TokenBuffer):
+    if isinstance(patch, TokenBuffer | MapBuffer):
         raise CannotFold("it only adds to the training loss and costs nothing in inference")
     if isinstance(patch, ScaledMap):
         attention_patches = module_patches(target).attention
@@ -247,6 +247,8 @@ def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> boo
 
 def _changes_more_than_scores(patch: AttentionPatch) -> bool:
     own, base = type(patch), AttentionPatch
+    if isinstance(patch, MapBuffer):
+        return False
     return own.forward is not base.forward or own.change is not base.change
 
 
