@@ -119,3 +119,15 @@ def test_it_reads_the_map_of_remedies_that_were_applied_before() -> None:
         part.alpha.data.fill_(1.0)  # every map is the identity
     model(images())
     assert term(model).item() == pytest.approx(0.5)
+
+
+def test_checkpointed_blocks_give_the_same_gradients() -> None:
+    gradients = []
+    for checkpointed in (False, True):
+        model = training()
+        model.set_grad_checkpointing(checkpointed)
+        (model(images()).square().mean() + term(model)).backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient)

@@ -274,8 +274,10 @@ class MapBuffer(AttentionPatch):
         self.maps: Tensor | None = None
 
     def change(self, call: AttentionCall) -> AttentionCall:
-        if self.training and torch.is_grad_enabled() and not is_recomputed():
-            self.maps = call.map().movedim(self.head_axis, -3)
+        if self.training and torch.is_grad_enabled():
+            maps = call.map().movedim(self.head_axis, -3)  # also when it is recomputed: the same graph is expected
+            if not is_recomputed():
+                self.maps = maps
         return call
 
     def take(self) -> Tensor | None:
