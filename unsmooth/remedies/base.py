@@ -58,6 +58,7 @@ class Remedy(ABC, Generic[OptionsT]):
     conflicts: ClassVar[tuple[str, ...]] = ()
     fused: ClassVar[str] = "yes"
     departures: ClassVar[str]
+    start_error: ClassVar[float] = 1e-4  # how far outputs may move, of the largest one, where `exact` says they stay
     once: ClassVar[bool] = False  # applied once per model, not once per block
 
     def exact(self, options: OptionsT) -> bool:

@@ -131,6 +131,7 @@ class Registers(Remedy[RegistersOptions]):
     Options = RegistersOptions
     parameters = "tokens (R × channels), b (heads) per block"
     fused = "yes, with a mask"
+    start_error = 1e-3
     departures = (
         "The paper trains from scratch without a bias on the keys. The bias lets training start from a pretrained "
         "host: at −10 its outputs change by a share of about R·e^−10 per row of a map. The registers come after all "

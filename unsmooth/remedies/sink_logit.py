@@ -72,6 +72,7 @@ class SinkLogit(Remedy[SinkLogitOptions]):
     parameters = "b (heads)"
     conflicts = other_scores("sink_logit")
     fused = "yes, with a mask"
+    start_error = 1e-3
     departures = (
         "The equation is from summaries, not from a paper. Miller's softmax has b = 0 and is trained from scratch; "
         "gpt-oss learns b per head. At the start a pretrained host is unchanged up to a factor 1 − e^b/Σexp(P) in each "

@@ -67,7 +67,8 @@ class Plan:
         return {block.block: block.refusal for block in self.blocks if block.refusal}
 
     def __str__(self) -> str:
-        start = "outputs unchanged when applied" if self.exact else "changes the outputs at once"
+        nearly = "nearly " if remedies.get(self.remedy.name).start_error > Remedy.start_error else ""
+        start = f"outputs {nearly}unchanged when applied" if self.exact else "changes the outputs at once"
         cost = f"{self.parameters:,} new parameters, {self.flops / 1e6:,.1f} MFLOPs per image"
         summary = f"{self.remedy}: {len(self.sites)} sites, {cost}; {start}"
         return "\n".join(
