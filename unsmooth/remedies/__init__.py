@@ -37,7 +37,7 @@ def list_remedies() -> list[str]:
     Example:
         >>> import unsmooth
         >>> unsmooth.list_remedies()[:3]
-        ['adder', 'adder_attention', 'attn_scale']
+        ['adder', 'adder_attention', 'attention_diversity']
     """
     return sorted(REGISTRY)
 

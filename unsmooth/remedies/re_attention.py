@@ -43,7 +43,7 @@ class ReAttention(Remedy[NoOptions]):
     fused = "no: explicit map"
     departures = (
         "DeepViT normalises the mixed maps with batch norm over heads and starts Θ at random. Here there is no norm "
-        "and Θ starts from the identity, so that a pretrained host is unchanged. The host `deepvit` has the paper's."
+        "and Θ starts from the identity, so that a pretrained host is unchanged. The hosts `deepvit_*` have the paper's."
     )
 
     def exact(self, options: NoOptions) -> bool:
