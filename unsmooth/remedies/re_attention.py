@@ -42,8 +42,9 @@ class ReAttention(Remedy[NoOptions]):
     parameters = "theta (heads × heads)"
     fused = "no: explicit map"
     departures = (
-        "DeepViT normalises the mixed maps with batch norm over heads and starts Θ at random. Here there is no norm "
-        "and Θ starts from the identity, so that a pretrained host is unchanged. The hosts `deepvit_*` have the paper's."
+        "The equation is from a summary of the paper, not from its text. DeepViT normalises the mixed maps with batch "
+        "norm over heads and starts Θ at random. Here there is no norm and Θ starts from the identity, so that a "
+        "pretrained host is unchanged. The hosts `deepvit_*` have the norm."
     )
 
     def exact(self, options: NoOptions) -> bool:
