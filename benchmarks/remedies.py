@@ -32,7 +32,9 @@ START, END = "<!-- bench -->", "<!-- /bench -->"
 ARMS = [
     "attn_scale", "feat_scale", "layer_scale", "context_broadcast", "context_broadcast(kind=scaled)",
     "augmented_shortcut", "token_graying", "token_graying(transform=svd)", "l2_attention", "logistic_attention",
-    "no_skip", "diverse_patch",
+    "shaped_attention", "centred_attention", "exclusive_attention", "graph_filter", "gated_attention", "value_anchor",
+    "talking_heads", "re_attention", "contra_norm", "orthogonal_residual", "sigma_reparam", "qk_norm", "sink_logit",
+    "specialized_norm", "registers", "test_time_register", "no_skip", "diverse_patch", "attention_diversity",
     "adder_attention", "adder",
 ]  # fmt: skip
 TARGETS = {"attn_scale": 0.97, "feat_scale": 0.97, "context_broadcast": 0.98, "augmented_shortcut": 0.80,

@@ -12,7 +12,17 @@ GROUPS = {
     "diagnosis": ("Diagnosis", ("diagnose", "Diagnosis", "list_vitals")),
     "remedies": (
         "Remedies",
-        ("apply", "remove", "applied", "parts", "plan", "fold", "auxiliary_loss", "list_remedies"),
+        (
+            "apply",
+            "remove",
+            "applied",
+            "parts",
+            "plan",
+            "fold",
+            "auxiliary_loss",
+            "find_register_neurons",
+            "list_remedies",
+        ),
     ),
     "models": ("Models and files", ("create_model", "save", "load", "import_checkpoint")),
     "training": ("Training and comparing", ("train", "compare")),

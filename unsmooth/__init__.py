@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from unsmooth.surgery.fold import fold
     from unsmooth.surgery.plan import plan
     from unsmooth.surgery.record import applied, parts
+    from unsmooth.surgery.register_neurons import find_register_neurons
     from unsmooth.surgery.storage import load, save
     from unsmooth.training.run import train
     from unsmooth.trials.compare import compare
@@ -48,6 +49,7 @@ _MODULES = {
     "create_model": "surgery.create",
     "diagnose": "diagnosis.diagnose",
     "evaluate": "evaluation.evaluate",
+    "find_register_neurons": "surgery.register_neurons",
     "fold": "surgery.fold",
     "import_checkpoint": "surgery.authors",
     "list_remedies": "remedies",
@@ -71,6 +73,7 @@ __all__ = [
     "create_model",
     "diagnose",
     "evaluate",
+    "find_register_neurons",
     "fold",
     "import_checkpoint",
     "list_remedies",

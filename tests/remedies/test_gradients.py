@@ -82,6 +82,10 @@ def test_gradients_are_the_derivative(case: str) -> None:
             assert exact == pytest.approx(difference, rel=1e-5, abs=1e-8)
 
 
+# These heads average the patch tokens: what the last MLP makes of the class token is not read by anything.
+NOT_READ = {(name, "specialized_norm"): ("blocks.1.norm2.unsmooth_",) for name in ("beit", "eva02")}
+
+
 def reached(model: nn.Module, name: str) -> dict[str, Tensor]:
     model.zero_grad()
     loss(model, example(name)).backward()
@@ -92,7 +96,8 @@ def reached(model: nn.Module, name: str) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", ALL)
 def test_gradients_reach_everything_that_learns(name: str, case: str) -> None:
     """Every new parameter, and each of the host's own that learned before and is not made idle."""
-    assert (name, case) not in REFUSED
+    if (name, case) in REFUSED:
+        pytest.skip(REFUSED[name, case])
     model = treat(host(name), case)
     gradients = reached(model, name)
     idle = {key for key, p in model.named_parameters() if not p.requires_grad}
@@ -104,6 +109,9 @@ def test_gradients_reach_everything_that_learns(name: str, case: str) -> None:
     assert bool(new) == bool(new_parameters(model))
     for key in new:
         assert key in gradients, f"no gradient reaches {key}"
+        if any(key.startswith(prefix) for prefix in NOT_READ.get((name, case), ())):
+            assert gradients[key].abs().max() == 0, f"the head reads {key} after all"
+            continue
         assert gradients[key].abs().max() > 0, f"the gradient of {key} is zero"
 
 

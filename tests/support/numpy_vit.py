@@ -48,14 +48,40 @@ class Reference:
     def patch_tokens(self, x: Array) -> Array:
         return x
 
+    def tokens(self, x: Array) -> Array:
+        """All tokens, before the first block."""
+        return x
+
+    def norm(self, block: str, branch: str, x: Array) -> Array:
+        part = f"{block}.norm{1 if branch == 'attn' else 2}"
+        return layer_norm(x, self[f"{part}.weight"], self[f"{part}.bias"])
+
     def linear(self, block: str, name: str, x: Array) -> Array:
         return x @ self[f"{block}.{name}.weight"].T + self[f"{block}.{name}.bias"]
 
     def scores(self, block: str, head: int, q: Array, k: Array) -> Array:
         return q @ k.T / np.sqrt(q.shape[1])
 
+    def all_scores(self, block: str, p: Array) -> Array:
+        """Of all heads: heads by queries by keys."""
+        return p
+
+    def softmax(self, block: str, head: int, p: Array) -> Array:
+        return softmax(p)
+
     def attention_map(self, block: str, head: int, a: Array) -> Array:
         return a
+
+    def all_maps(self, block: str, a: Array) -> Array:
+        return a
+
+    def values(self, block: str, v: Array) -> Array:
+        """Of all heads: heads by tokens by channels."""
+        return v
+
+    def head_output(self, block: str, head: int, y: Array, v: Array, x: Array) -> Array:
+        """The output y of a head, from its values v and the input x of the attention."""
+        return y
 
     def at(self, block: str, branch: str, position: str, x: Array) -> Array:
         return x
@@ -75,25 +101,28 @@ class Reference:
         weight = self["patch_embed.proj.weight"]
         x = self.raw_patches(patches) @ weight.reshape(len(weight), -1).T + self["patch_embed.proj.bias"]
         x = np.concatenate([self["cls_token"][0], self.patch_tokens(x)]) + self["pos_embed"][0]
+        x = self.tokens(x)
         for i in range(self.depth):
             x = self.block(f"blocks.{i}", x)
         x = layer_norm(x, self["norm.weight"], self["norm.bias"])
         return x[0] @ self["head.weight"].T + self["head.bias"]
 
     def block(self, name: str, x: Array) -> Array:
-        source = layer_norm(x, self[f"{name}.norm1.weight"], self[f"{name}.norm1.bias"])
+        source = self.norm(name, "attn", x)
         x = self.join(name, "attn", x, self.augment(name, "attn", self.attention(name, source), source))
-        source = layer_norm(x, self[f"{name}.norm2.weight"], self[f"{name}.norm2.bias"])
+        source = self.norm(name, "mlp", x)
         return self.join(name, "mlp", x, self.augment(name, "mlp", self.mlp(name, source), source))
 
     def attention(self, name: str, x: Array) -> Array:
-        x = self.at(name, "attn", "front", x)
-        q, k, v = np.split(self.linear(name, "attn.qkv", x), 3, axis=1)
-        outs = []
-        for h in range(self.heads):
-            own = slice(h * q.shape[1] // self.heads, (h + 1) * q.shape[1] // self.heads)
-            a = softmax(self.scores(name, h, q[:, own], k[:, own]))
-            outs.append(self.attention_map(name, h, a) @ v[:, own])
+        source = self.at(name, "attn", "front", x)
+        projected = np.split(self.linear(name, "attn.qkv", source), 3, axis=1)
+        q, k, v = (np.stack(np.split(part, self.heads, axis=1)) for part in projected)  # heads, tokens, channels
+        heads = range(self.heads)
+        v = self.values(name, v)
+        p = self.all_scores(name, np.stack([self.scores(name, h, q[h], k[h]) for h in heads]))
+        maps = [self.attention_map(name, h, self.softmax(name, h, p[h])) for h in heads]
+        a = self.all_maps(name, np.stack(maps))
+        outs = [self.head_output(name, h, a[h] @ v[h], v[h], source) for h in heads]
         x = self.at(name, "attn", "mid", np.concatenate(outs, 1))
         return self.at(name, "attn", "end", self.linear(name, "attn.proj", x))
 
@@ -232,3 +261,160 @@ class NoSkip(Reference):
 
     def join(self, block: str, branch: str, x: Array, y: Array) -> Array:
         return y if branch in self.branches else x + y
+
+
+class ShapedAttention(Reference):
+    def attention_map(self, block: str, head: int, a: Array) -> Array:
+        part = f"{block}.attn.unsmooth_shaped_attention"
+        alpha, beta, gamma = (self[f"{part}.{name}"][head] for name in ("alpha", "beta", "gamma"))
+        return alpha * np.eye(len(a)) + beta * a - gamma * np.ones_like(a) / len(a)
+
+
+class CentredAttention(Reference):
+    def attention_map(self, block: str, head: int, a: Array) -> Array:
+        return a - self[f"{block}.attn.unsmooth_centred_attention.gamma"][head] * np.ones_like(a) / len(a)
+
+
+class ExclusiveAttention(Reference):
+    def head_output(self, block: str, head: int, y: Array, v: Array, x: Array) -> Array:
+        g = self[f"{block}.attn.unsmooth_exclusive_attention.g"][head]
+        unit = v / np.linalg.norm(v, axis=1, keepdims=True)
+        return np.stack([row - g * (row @ u) * u for row, u in zip(y, unit, strict=True)])
+
+
+class GraphFilter(Reference):
+    order = 3
+
+    def attention_map(self, block: str, head: int, a: Array) -> Array:
+        part = f"{block}.attn.unsmooth_graph_filter"
+        w_0, w_1, w_k = (self[f"{part}.{name}"][head] for name in ("w_0", "w_1", "w_k"))
+        power = a + (self.order - 1) * (np.linalg.matrix_power(a, 2) - a)
+        return w_0 * np.eye(len(a)) + w_1 * a + w_k * power
+
+
+class GatedAttention(Reference):
+    def head_output(self, block: str, head: int, y: Array, v: Array, x: Array) -> Array:
+        rows = np.split(self[f"{block}.attn.unsmooth_gated_attention.weight"], self.heads)[head]
+        return y * 2 / (1 + np.exp(-x @ rows.T))
+
+
+class ValueAnchor(Reference):
+    kind, anchored = "neutreno", ("blocks.1",)
+
+    def values(self, block: str, v: Array) -> Array:
+        if block == "blocks.0":
+            self.first = v
+        if block not in self.anchored or self.kind != "residual":
+            return v
+        first, own = (self[f"{block}.attn.unsmooth_value_anchor.{name}"] for name in ("lam_1", "lam_2"))
+        return np.stack([a * v_1 + b * v_h for a, b, v_1, v_h in zip(first, own, self.first, v, strict=True)])
+
+    def head_output(self, block: str, head: int, y: Array, v: Array, x: Array) -> Array:
+        if block not in self.anchored or self.kind != "neutreno":
+            return y
+        return y + self[f"{block}.attn.unsmooth_value_anchor.lam"][head] * (self.first[head] - v)
+
+
+class ReAttention(Reference):
+    def all_maps(self, block: str, a: Array) -> Array:
+        theta = self[f"{block}.attn.unsmooth_re_attention.theta"]
+        return np.stack([sum(theta[g, h] * a[h] for h in range(self.heads)) for g in range(self.heads)])
+
+
+class TalkingHeads(Reference):
+    def mix(self, block: str, name: str, each: Array) -> Array:
+        return np.einsum("gh,hij->gij", self[f"{block}.attn.unsmooth_talking_heads.{name}"], each)
+
+    def all_scores(self, block: str, p: Array) -> Array:
+        return self.mix(block, "logits", p)
+
+    def all_maps(self, block: str, a: Array) -> Array:
+        return self.mix(block, "maps", a)
+
+
+class ContraNorm(Reference):
+    branches, tau = ("attn",), 1.0
+
+    def norm(self, block: str, branch: str, x: Array) -> Array:
+        if branch in self.branches:
+            s = self[f"{block}.norm{1 if branch == 'attn' else 2}.unsmooth_contra_norm.s"]
+            unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+            x = x - s * (softmax(unit @ unit.T / self.tau) @ x)
+        return super().norm(block, branch, x)
+
+
+class OrthogonalResidual(Reference):
+    parts = {"attn": "unsmooth_orthogonal_residual", "mlp": "unsmooth_orthogonal_residual_mlp"}
+
+    def join(self, block: str, branch: str, x: Array, y: Array) -> Array:
+        if branch not in self.parts:
+            return x + y
+        p = self[f"{block}.{self.parts[branch]}.p"]
+        along = [(token @ added) / (token @ token + 1e-6) * token for token, added in zip(x, y, strict=True)]
+        return x + y - p * np.stack(along)
+
+
+class SigmaReparam(Reference):
+    layers = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+
+    def linear(self, block: str, name: str, x: Array) -> Array:
+        if name not in self.layers:
+            return super().linear(block, name, x)
+        weight = self[f"{block}.{name}.weight"]
+        gamma = self[f"{block}.unsmooth_sigma_reparam_{name.replace('.', '_')}.gamma"]
+        weight = gamma / np.linalg.svd(weight, compute_uv=False)[0] * weight
+        return x @ weight.T + self[f"{block}.{name}.bias"]
+
+
+class QkNorm(Reference):
+    centred = True
+
+    def scores(self, block: str, head: int, q: Array, k: Array) -> Array:
+        part = f"{block}.attn.unsmooth_qk_norm"
+        normed = []
+        for x, gain in ((q, self[f"{part}.gain_q"]), (k, self[f"{part}.gain_k"])):
+            centred = x - x.mean(1, keepdims=True) if self.centred else x
+            normed.append(centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-6) * gain)
+        return normed[0] @ normed[1].T / np.sqrt(q.shape[1])
+
+
+class SpecializedNorm(Reference):
+    branches = ("attn", "mlp")
+
+    def norm(self, block: str, branch: str, x: Array) -> Array:
+        shared = super().norm(block, branch, x)
+        if branch not in self.branches:
+            return shared
+        part = f"{block}.norm{1 if branch == 'attn' else 2}.unsmooth_specialized_norm"
+        own = layer_norm(x, self[f"{part}.weight"], self[f"{part}.bias"])
+        return np.concatenate([own[:1], shared[1:]])
+
+
+class SinkLogit(Reference):
+    def softmax(self, block: str, head: int, p: Array) -> Array:
+        b = self[f"{block}.attn.unsmooth_sink_logit.b"][head]
+        return np.exp(p) / (np.exp(b) + np.exp(p).sum(-1, keepdims=True))
+
+
+class Registers(Reference):
+    def tokens(self, x: Array) -> Array:
+        return np.concatenate([x, self["blocks.0.unsmooth_registers.tokens"]])
+
+    def scores(self, block: str, head: int, q: Array, k: Array) -> Array:
+        p = super().scores(block, head, q, k)
+        p[:, 17:] += self[f"{block}.attn.unsmooth_registers.b"][head]
+        return p
+
+
+class TestTimeRegister(Reference):
+    def tokens(self, x: Array) -> Array:
+        return np.concatenate([x, np.zeros((1, x.shape[1]))])
+
+    def at(self, block: str, branch: str, position: str, x: Array) -> Array:
+        if (branch, position) != ("mlp", "mid"):
+            return x
+        moved = x.copy()
+        for neuron in np.flatnonzero(self.state[f"{block}.mlp.fc2.unsmooth_test_time_register.neurons"]):
+            moved[1:-1, neuron] = 0
+            moved[-1, neuron] = x[:, neuron].max()
+        return moved

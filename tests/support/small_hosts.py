@@ -136,6 +136,23 @@ CASES: tuple[str, ...] = (
     "no_skip",
     "diverse_patch",
     "layer_scale",
+    "shaped_attention",
+    "centred_attention",
+    "exclusive_attention",
+    "graph_filter",
+    "gated_attention",
+    "value_anchor",
+    "talking_heads",
+    "re_attention",
+    "contra_norm",
+    "orthogonal_residual",
+    "sigma_reparam",
+    "qk_norm",
+    "specialized_norm",
+    "sink_logit",
+    "registers",
+    "test_time_register",
+    "attention_diversity",
     "augmented_shortcut(start=identity, branch=attn)",
     "augmented_shortcut(scale=0.75, branch=mlp, count=3, blocks_per_side=2)",
     "token_graying(transform=svd)",
@@ -150,12 +167,37 @@ CASES: tuple[str, ...] = (
     "no_skip(branch=both)",
     "layer_scale(init=0.1, branch=mlp)",
     "attn_scale(blocks=1)",
+    "shaped_attention(start=paper)",
+    "centred_attention(start=paper)",
+    "exclusive_attention(start=paper)",
+    "graph_filter(order=5)",
+    "gated_attention(gate=head)",
+    "value_anchor(kind=residual)",
+    "value_anchor(start=paper, blocks=1)",
+    "contra_norm(branch=both, tau=0.5, scale=0.2)",
+    "orthogonal_residual(start=paper, branch=attn)",
+    "sigma_reparam(branch=attn)",
+    "qk_norm(norm=rms)",
+    "specialized_norm(branch=mlp)",
+    "sink_logit(start=0)",
+    "registers(count=1, bias=0)",
 )
 # Pairs that do not fit, with a word of the reason. All others must work.
 REFUSED: dict[tuple[str, str], str] = {
     **{(host, case): "class token" for host in ("cait", "swin", "pvt_v2", "hf_swin", "torchvision_swin")
        for case in ("context_broadcast(kind=gate)", "context_broadcast(kind=hybrid, branch=attn)")},
+    **{(host, case): "class token" for host in ("cait", "swin", "pvt_v2", "hf_swin", "torchvision_swin")
+       for case in ("specialized_norm", "specialized_norm(branch=mlp)")},
+    **{(host, case): "different numbers of tokens" for host in ("swin", "pvt_v2", "hf_swin", "torchvision_swin")
+       for case in ("registers", "registers(count=1, bias=0)", "test_time_register")},
+    **{("cait", case): "mixes its maps" for case in ("registers", "registers(count=1, bias=0)")},
+    **{(host, case): "do not take extra tokens" for host in ("beit", "eva02")
+       for case in ("registers", "registers(count=1, bias=0)", "test_time_register")},
     ("pvt_v2", "token_graying(where=patches, epsilon=0.8)"): "overlap",
+    **{(host, case): reason
+       for host, reason in (("swin", "windowed"), ("hf_swin", "windowed"), ("torchvision_swin", "windowed"),
+                            ("pvt_v2", "size"))
+       for case in ("value_anchor", "value_anchor(kind=residual)", "value_anchor(start=paper, blocks=1)")},
 }  # fmt: skip
 
 # Options of a remedy hardly interact with the library of a host: they are tested on a few hosts, the rest is `full`.

@@ -19,6 +19,7 @@ from unsmooth import UnsmoothError
 from unsmooth.bands import mix
 from unsmooth.diagnosis.probe import probe
 from unsmooth.errors import NotApplicable
+from unsmooth.remedies.base import REPLACE_SCORES
 from unsmooth.surgery.plan import select_blocks
 
 STACK = ("attn_scale", "feat_scale", "context_broadcast", "augmented_shortcut", "token_graying")
@@ -191,9 +192,7 @@ def test_a_remedy_is_applied_twice_on_disjoint_blocks_only() -> None:
     same(fingerprint(deep_host()), fingerprint(model))
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), permutations(["adder", "adder_attention", "l2_attention", "logistic_attention"], 2)
-)
+@pytest.mark.parametrize(("first", "second"), permutations(REPLACE_SCORES, 2))
 def test_two_scores_conflict_on_one_block_and_not_on_two(first: str, second: str) -> None:
     model = host("deit")
     unsmooth.apply(model, first, blocks="0")
@@ -279,7 +278,7 @@ def test_removing_a_linear_patch_restores_requires_grad() -> None:
     same(before, fingerprint(model))
 
 
-DRAWS = ("adder", "augmented_shortcut", "logistic_attention")  # their parameters start at random
+DRAWS = ("adder", "augmented_shortcut", "logistic_attention", "registers")  # their parameters start at random
 
 
 @pytest.mark.parametrize("remedy", unsmooth.list_remedies())

@@ -9,7 +9,7 @@ import torch
 
 import unsmooth
 from tests.support.small_hosts import ALL, host, outputs, treat
-from unsmooth.surgery.fold import FoldedAway, MeanFromMap, MeanToTokens, PreparedPaths
+from unsmooth.surgery.fold import FoldedAway, FoldedWeight, MeanFromMap, MeanToTokens, PreparedPaths
 
 FOLDABLE = {
     "attn_scale": MeanFromMap,
@@ -17,6 +17,7 @@ FOLDABLE = {
     "context_broadcast": MeanToTokens,
     "context_broadcast(kind=scaled, branch=both)": MeanToTokens,
     "layer_scale": FoldedAway,
+    "sigma_reparam": FoldedWeight,
     "augmented_shortcut": PreparedPaths,
 }
 

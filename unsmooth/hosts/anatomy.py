@@ -42,6 +42,8 @@ class Attention:
     scale_k: float = 1.0
     scale_after: float = 1.0
     nonstandard_scores: str = ""  # why the scores are not a plain scaled dot product
+    mixed: bool = False  # whether a linear layer mixes its maps over heads
+    inputs: int = 0  # channels of the tokens that its first linear layer reads, one per query; 0: there is none
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,14 @@ class Linear:
     inputs: int
     outputs: int
     projections: int = 1
+
+
+@dataclass(frozen=True)
+class Norm:
+    """The norm that a branch reads its tokens from; `layer`: it is an `nn.LayerNorm`."""
+
+    module: str
+    layer: bool
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,7 @@ class Branch:
     mid: HookPoint | None
     end: HookPoint | None
     reasons: dict[str, str] = field(default_factory=dict)
+    norm: Norm | None = None  # the norm that the branch reads its tokens from
 
     def hook_point(self, position: str) -> HookPoint:
         point: HookPoint | None = getattr(self, position)
@@ -181,7 +192,7 @@ def _block(index: int, name: str, events: list[AttentionEvent], traced: Trace, m
     sums = [at for at in traced.sums if call.start < at < call.end]
     reasons: dict[str, str] = {}
     channels, tokens, _ = _layout(call.input or (), linears)
-    attentions = tuple(_attention(event, modules, tokens, channels) for event in events)
+    attentions = tuple(_attention(event, modules, tokens, channels, linears) for event in events)
     attn = mlp = None
     attn_module: str | None = None
     own = any(event.core == name for event in events)
@@ -217,7 +228,8 @@ def _layout(shape: tuple[int, ...], linears: list[LinearEvent]) -> tuple[int, in
     return (shape[-1] if shape else 0), 1, True
 
 
-def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int, channels: int) -> Attention:
+def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int, channels: int,
+               linears: list[LinearEvent]) -> Attention:  # fmt: skip
     core, q, v = modules[event.core], event.queries, event.values
     declared = next(
         (getattr(core, a) for a in ("num_heads", "num_attention_heads", "n_heads") if hasattr(core, a)), None
@@ -242,8 +254,12 @@ def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int
         kind = "pooled-kv"
     else:
         kind = "opaque"
-    return Attention(event.core, kind, event.via, heads, axis, q[-2], event.keys, q[-1], v[-1], windows, event.product,
-                     event.scale_q, event.scale_k, event.scale_after, event.nonstandard_scores)  # fmt: skip
+    first = next((e for e in linears if _inside(e.stack[-1], event.core) and e.at < event.at), None)
+    inputs = first.inputs if first is not None and first.rows == windows * q[-2] else 0
+    return Attention(
+        event.core, kind, event.via, heads, axis, q[-2], event.keys, q[-1], v[-1], windows, event.product,
+        event.scale_q, event.scale_k, event.scale_after, event.nonstandard_scores, event.mixed, inputs,
+    )  # fmt: skip
 
 
 def _attention_branch(block: str, core: str, modules: dict[str, nn.Module]) -> str:
@@ -314,7 +330,24 @@ def _branch(module: str | None, events: list[LinearEvent], attention: Attention 
             if is_module
             else "its last linear layer is not run as a module"
         )
-    return Branch(module, channels, hidden, layers, front, mid, end, reasons)
+    begin = whole.start if whole is not None else events[0].at if events else 0
+    norm = _norm_before(begin, inside, sums, tokens, channels)
+    return Branch(module, channels, hidden, layers, front, mid, end, reasons, norm)
+
+
+def _norm_before(begin: int, inside: list[ModuleCall], sums: list[int], tokens: int, channels: int) -> Norm | None:
+    """The norm that gives out the tokens of a branch that begins at `begin`: no residual sum is in between."""
+    norms = [
+        call
+        for call in inside
+        if 0 < call.end < begin and "norm" in type(call.module).__name__.lower()
+        and call.input == call.output and call.output is not None
+        and call.output[-1] == channels and math.prod(call.output[1:-1]) == tokens
+    ]  # fmt: skip
+    last = max(norms, key=lambda call: call.end, default=None)
+    if last is None or any(last.end < at < begin for at in sums) or [c.name for c in inside].count(last.name) != 1:
+        return None
+    return Norm(last.name, isinstance(last.module, nn.LayerNorm))
 
 
 def _linear(event: LinearEvent, attention: Attention | None, module: str | None) -> Linear:

@@ -51,6 +51,7 @@ class AttentionEvent:
     scale_k: float = 1.0
     scale_after: float = 1.0
     nonstandard_scores: str = ""  # why the scores are not a plain scaled dot product
+    mixed: bool = False  # whether a linear layer mixes the maps of its heads
 
 
 @dataclass
@@ -62,6 +63,7 @@ class LinearEvent:
     weight: str  # the name of the parameter; "" if the weight is computed
     inputs: int
     outputs: int
+    rows: int  # tokens of the batch
 
 
 @dataclass
@@ -106,6 +108,7 @@ class _Recorder(AttentionInterceptor):
         self.maps: list[Tensor] = []  # the latest softmax, and tensors derived from it
         self.scale_after = 1.0
         self.nonstandard = ""
+        self.mixed = False
 
     def tick(self) -> int:
         self.clock += 1
@@ -130,10 +133,11 @@ class _Recorder(AttentionInterceptor):
 
     def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         name = self.parameters.get(id(weight), "")
-        event = LinearEvent(self.tick(), tuple(self.stack), name, weight.shape[1], weight.shape[0])
+        rows = x.numel() // weight.shape[1]
+        event = LinearEvent(self.tick(), tuple(self.stack), name, weight.shape[1], weight.shape[0], rows)
         self.trace.linears.append(event)
         out = super().on_linear(x, weight, bias)
-        self.follow_map([x], out)
+        self.mixed = self.follow_map([x], out) or self.mixed
         return out
 
     def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
@@ -142,16 +146,19 @@ class _Recorder(AttentionInterceptor):
         self.products.append(_Product(self.tick(), out, tuple(q.shape), *scales))
         return out
 
-    def on_softmax(self, weights: Tensor) -> None:
+    def on_softmax(self, weights: Tensor, logits: Tensor) -> Tensor:
         self.maps.append(weights)
+        return weights
 
     def is_map(self, a: Tensor) -> bool:
         return any(a is known for known in self.maps)
 
-    def follow_map(self, args: Collection[Any], out: Any) -> None:
+    def follow_map(self, args: Collection[Any], out: Any) -> bool:
         """Dropout, a mix of heads or a blend of two maps keeps the size: the result still counts as the map."""
         if isinstance(out, Tensor) and any(a is m and a.numel() == out.numel() for a in args for m in self.maps):
             self.maps.append(out)
+            return True
+        return False
 
     def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         out = super().on_add(func, args, kwargs)
@@ -206,7 +213,7 @@ class _Recorder(AttentionInterceptor):
         scale = event.scale_q * event.scale_k * event.scale_after
         if not self.nonstandard and not math.isclose(scale, event.queries[-1] ** -0.5, rel_tol=1e-4):
             self.nonstandard = f"its scores are scaled by {scale:.4g} and not by 1/√(head channels)"
-        event.nonstandard_scores = self.nonstandard
+        event.nonstandard_scores, event.mixed = self.nonstandard, self.mixed
         self.trace.attentions.append(event)
         self.reset_scores()
         return out

@@ -37,7 +37,7 @@ def list_remedies() -> list[str]:
     Example:
         >>> import unsmooth
         >>> unsmooth.list_remedies()[:3]
-        ['adder', 'adder_attention', 'attn_scale']
+        ['adder', 'adder_attention', 'attention_diversity']
     """
     return sorted(REGISTRY)
 
@@ -57,7 +57,8 @@ def _option_text(option: OptionInfo) -> str:
 def start_text(remedy: Remedy[Any]) -> str:
     """Whether the outputs of a pretrained host stay the same, and with which options."""
     if remedy.exact(remedy.Options()):
-        return "unchanged"
+        nearly = remedy.start_error > Remedy.start_error
+        return f"nearly unchanged (to {remedy.start_error:g})" if nearly else "unchanged"
     for option in describe(remedy.Options):
         for value in option.choices or ((1.0,) if option.optional else ()):
             if remedy.exact(remedy.Options(**{option.name: value})):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from unsmooth.hosts.anatomy import Anatomy, Block, Linear
 from unsmooth.remedies.adder_attention import AdderAttentionOptions, place_adder_scores
-from unsmooth.remedies.base import LinearPatch, Placement, Remedy, register
+from unsmooth.remedies.base import LinearPatch, Placement, Remedy, other_scores, register
 from unsmooth.remedies.kernels.adder import adder_linear
 from unsmooth.utils.options import option, options
 
@@ -57,7 +57,7 @@ class Adder(Remedy[AdderOptions]):
     acts_on = "attention and linear layers"
     Options = AdderOptions
     parameters = "weight, scale, shift of each layer"
-    conflicts = ("adder_attention", "l2_attention", "logistic_attention")
+    conflicts = (*other_scores("adder"), "sigma_reparam")
     fused = "no: explicit map"
     departures = (
         "The supplement prints LayerNorm before attention and MLP; the one after every adder layer is a third party's "

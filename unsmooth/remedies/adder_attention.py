@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.remedies.base import Placement, Remedy, ScorePatch, dot_product_attention, register
+from unsmooth.remedies.base import Placement, Remedy, ScorePatch, dot_product_attention, other_scores, register
 from unsmooth.remedies.kernels.adder import l1_scores
 from unsmooth.seam.intercept import Attend
 from unsmooth.utils.options import option, options
@@ -65,7 +65,7 @@ class AdderAttention(Remedy[AdderAttentionOptions]):
     paper = "Shu et al., Adder Attention for Vision Transformer, NeurIPS 2021"
     acts_on = "attention scores"
     Options = AdderAttentionOptions
-    conflicts = ("adder", "l2_attention", "logistic_attention")
+    conflicts = other_scores("adder_attention")
     fused = "no: explicit map"
     departures = (
         "The product with V stays a product. Both q and k receive clamped differences as gradients, as inputs do in "

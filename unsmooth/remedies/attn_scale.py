@@ -18,27 +18,23 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.remedies.base import AttentionPatch, NoOptions, Placement, Remedy, register, token_attention
+from unsmooth.remedies.base import HeadPatch, NoOptions, Placement, Remedy, register, token_attention
 from unsmooth.seam.intercept import Attend
 
 
-class ScaledMap(AttentionPatch):
+class ScaledMap(HeadPatch):
     """Gain 1+ω on an attention map without its mean."""
 
     def __init__(self, attention: Attention):
-        super().__init__()
+        super().__init__(attention)
         self.omega = nn.Parameter(torch.zeros(attention.heads))
-        self.trailing = -attention.head_axis - 1  # axes after the heads
-
-    def gain(self) -> Tensor:
-        return self.omega.view(-1, *(1,) * self.trailing)
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
-        omega = self.gain()
+        omega = self.over_heads(self.omega)
         return (-omega * v.mean(dim=-2, keepdim=True)).addcmul(attend(v), 1 + omega)
 
     def matrix(self, weights: Tensor) -> Tensor:
-        omega = self.gain()
+        omega = self.over_heads(self.omega)
         return (1 + omega) * weights - omega / weights.shape[-1]
 
 

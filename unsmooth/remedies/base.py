@@ -1,28 +1,33 @@
 """The base of remedies: what a remedy declares, and the patches that it is made of.
 
 A `Remedy` declares its name, options and claims, and `place` returns its patches for one block with their targets.
-`unsmooth.surgery.apply` attaches them. The patches are small modules of three kinds:
+`unsmooth.surgery.apply` attaches them. The patches are small modules:
 
     AttentionPatch   changes an attention map, as a function of the values and as a matrix
     TokenHook        changes the tokens at a hook point; the module itself is the hook
     LinearPatch      replaces a linear layer
+    WeightPatch      changes the weight of a linear layer
+    ResidualPatch    changes what a branch adds to the residual stream
 
-A residual sum is changed by a `seam.patched.ResidualScale`, which has no parameters. The patches of a `LossRemedy` are
-`TokenBuffer`s: token hooks that store the tokens of a training pass for a term of the loss.
+Constant factors of a residual sum are a `seam.patched.ResidualScale`, which has no parameters. The patches of a
+`LossRemedy` are `TokenBuffer`s or `MapBuffer`s, which store the tokens or maps of a training pass for a term of the
+loss.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unsmooth.bands import Gain, mix
 from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
+from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import as_tokens, prefix_of
 from unsmooth.seam.intercept import Attend, AttentionCall, SdpaOptions, softmax_call
@@ -53,6 +58,7 @@ class Remedy(ABC, Generic[OptionsT]):
     conflicts: ClassVar[tuple[str, ...]] = ()
     fused: ClassVar[str] = "yes"
     departures: ClassVar[str]
+    start_error: ClassVar[float] = 1e-4  # how far outputs may move, of the largest one, where `exact` says they stay
     once: ClassVar[bool] = False  # applied once per model, not once per block
 
     def exact(self, options: OptionsT) -> bool:
@@ -67,6 +73,13 @@ class Remedy(ABC, Generic[OptionsT]):
     def flops(self, block: Block, anatomy: Anatomy, options: OptionsT) -> int:
         """Floating point operations that it adds to one block per image. A multiply-add counts as two."""
 
+    def check(self, model: nn.Module, anatomy: Anatomy, example: Example | None) -> None:
+        """Raise `NotApplicable` for a model that its anatomy does not rule out. The model must not change."""
+
+    def connect(self, placements: list[Placement], anatomy: Anatomy) -> list[Placement]:
+        """The placements of all blocks, for a remedy whose patches read from one another; it may add some."""
+        return placements
+
     def blocks(self, anatomy: Anatomy, options: OptionsT) -> list[int]:
         """The blocks that `place` is called for, if the remedy is applied once per model."""
         return [0]
@@ -75,7 +88,7 @@ class Remedy(ABC, Generic[OptionsT]):
 class LossRemedy(Remedy[OptionsT], ABC):
     """A remedy that adds a term to the training loss (`unsmooth.surgery.auxiliary_loss`).
 
-    Its patches are `TokenBuffer`s, at most one per block. The forward pass is not changed.
+    Its patches are `TokenBuffer`s or `MapBuffer`s, at most one per block. The forward pass is not changed.
     """
 
     once = True
@@ -87,8 +100,8 @@ class LossRemedy(Remedy[OptionsT], ABC):
         return 0
 
     @abstractmethod
-    def loss(self, tokens: list[Tensor], options: OptionsT) -> Tensor:
-        """The weighted term, from the patch tokens (B, n, d) of the blocks with a buffer, in order."""
+    def loss(self, stored: list[Tensor], options: OptionsT) -> Tensor:
+        """The weighted term, from the patch tokens (B, n, d) or the maps of the blocks with a buffer, in order."""
 
 
 class AttentionPatch(nn.Module):
@@ -103,9 +116,61 @@ class AttentionPatch(nn.Module):
     def matrix(self, weights: Tensor) -> Tensor:
         return weights
 
+    def masked(self, q: Tensor, k: Tensor, options: SdpaOptions) -> SdpaOptions:
+        """The options of a fused kernel, for patches that add to the mask; `reweight` is the same for a softmax."""
+        return options
+
     def rescore(self, call: AttentionCall, options: SdpaOptions) -> AttentionCall:
         """The attention call with replaced scores, for patches that replace them."""
         return call
+
+    def reweight(self, weights: Tensor, logits: Tensor) -> Tensor:
+        """The result of an explicit softmax, for patches that change it; `rescore` is the same for a fused kernel."""
+        return weights
+
+    def change(self, call: AttentionCall) -> AttentionCall:
+        """The attention call with the changed map."""
+        return call.then(self, self.matrix)
+
+
+class HeadPatch(AttentionPatch):
+    """An attention patch with parameters per head."""
+
+    def __init__(self, attention: Attention):
+        super().__init__()
+        self.trailing = -attention.head_axis - 1  # axes after the heads
+
+    def over_heads(self, values: Tensor) -> Tensor:
+        """One value per head, in the shape that a map or an output of the attention is multiplied with."""
+        return values.view(-1, *(1,) * self.trailing)
+
+
+class OutputPatch(HeadPatch, ABC):
+    """Changes the values or the output of an attention and not its map, which stays that of the host.
+
+    `output(attend, v, x)` is the new output; `x` are the tokens that the attention reads, one per query.
+    """
+
+    @abstractmethod
+    def output(self, attend: Attend, v: Tensor, x: Tensor | None) -> Tensor: ...
+
+    def change(self, call: AttentionCall) -> AttentionCall:
+        attend, x = call.attend, call.x
+        return replace(call, attend=lambda v: self.output(attend, v, x))
+
+
+class MapPatch(HeadPatch):
+    """Changes an attention map by `matrix` alone, which needs the map itself: no fused kernel."""
+
+    def change(self, call: AttentionCall) -> AttentionCall:
+        def weights() -> Tensor:
+            return self.matrix(call.map())
+
+        def attend(v: Tensor) -> Tensor:
+            dropped = F.dropout(weights(), call.dropout) if call.dropout else weights()
+            return dropped.to(v.dtype) @ v
+
+        return replace(call, attend=attend, map=weights, dropout=0.0)
 
 
 class ScorePatch(AttentionPatch, ABC):
@@ -180,7 +245,7 @@ class TokenBuffer(TokenHook):
         self.tokens: Tensor | None = None
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
-        if self.training and torch.is_grad_enabled() and not _is_recomputed():
+        if self.training and torch.is_grad_enabled() and not is_recomputed():
             self.tokens = x.clone()  # a host may change its tokens in place later
         return x
 
@@ -193,13 +258,64 @@ class TokenBuffer(TokenHook):
         return {**self.__dict__, "tokens": None}  # tokens belong to one forward pass of one model
 
 
-def _is_recomputed() -> bool:
+def is_recomputed() -> bool:
     """Whether a checkpointed block runs again in the backward pass: its tokens were stored before."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
+class MapBuffer(AttentionPatch):
+    """Stores the attention maps of the last training pass until `take` is called. The attention stays as it is.
+
+    The maps are (…, heads, queries, keys). A fused host computes them once more.
+    """
+
+    def __init__(self, attention: Attention):
+        super().__init__()
+        self.head_axis = attention.head_axis
+        self.maps: Tensor | None = None
+
+    def change(self, call: AttentionCall) -> AttentionCall:
+        if self.training and torch.is_grad_enabled():
+            maps = call.map().movedim(self.head_axis, -3)  # also when it is recomputed: the same graph is expected
+            if not is_recomputed():
+                self.maps = maps
+        return call
+
+    def take(self) -> Tensor | None:
+        """The stored maps, which are then released; None if there are none."""
+        maps, self.maps = self.maps, None
+        return maps
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "maps": None}  # maps belong to one forward pass of one model
+
+
 class LinearPatch(nn.Module):
     """Replaces a linear layer: its forward maps the layer's input to the layer's output."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The layer's output, for the input, weight and bias of the host's layer."""
+        out: Tensor = self(x)
+        return out
+
+
+class FromHost(ABC):
+    """A patch that starts from weights of the host, which it reads when it is attached."""
+
+    @abstractmethod
+    def start_from(self, host: Any) -> None:
+        """Set the initial parameters. `host` is the weight that it acts on, or else the module that it hooks."""
+
+
+class WeightPatch(nn.Module, FromHost):
+    """Changes the weight of a linear layer: its forward maps the host's weight, which still learns, to a new one."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, self(weight).to(weight.dtype), bias)
+
+
+class ResidualPatch(nn.Module):
+    """Changes what a branch adds to the residual stream: its forward maps the stream and the branch to a new branch."""
 
 
 @dataclass(frozen=True)
@@ -227,12 +343,31 @@ def token_attention(block: Block) -> Attention:
     return attention
 
 
+def square_attention(block: Block, why: str) -> Attention:
+    """The attention of a block. Raises `NotApplicable` with a reason unless queries and keys are the same tokens."""
+    attention = token_attention(block)
+    if attention.queries != attention.keys:
+        raise NotApplicable(f"it has fewer keys than queries, so {why}")
+    return attention
+
+
 def dot_product_attention(block: Block) -> Attention:
     """The attention of a block. Raises `NotApplicable` unless its scores are a scaled dot product."""
     attention = token_attention(block)
     if attention.nonstandard_scores:
         raise NotApplicable(attention.nonstandard_scores)
     return attention
+
+
+# The remedies that replace the scores, or add to them. A block can have one of them.
+REPLACE_SCORES = (
+    "adder", "adder_attention", "l2_attention", "logistic_attention", "qk_norm", "sink_logit", "talking_heads",
+)  # fmt: skip
+
+
+def other_scores(key: str) -> tuple[str, ...]:
+    """The remedies that `key`, which replaces the scores, conflicts with."""
+    return tuple(name for name in REPLACE_SCORES if name != key)
 
 
 REGISTRY: dict[str, Remedy[Any]] = {}

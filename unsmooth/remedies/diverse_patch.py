@@ -86,9 +86,9 @@ class DiversePatch(LossRemedy[DiversePatchOptions]):
             raise NotApplicable("it has fewer than two patch tokens")
         return [Placement(HookPoint(block.name, "output"), TokenBuffer(block, anatomy))]
 
-    def loss(self, tokens: list[Tensor], options: DiversePatchOptions) -> Tensor:
-        with without_autocast(tokens[-1]):
-            *first, last = (x if x.dtype == torch.float64 else x.float() for x in tokens)
+    def loss(self, stored: list[Tensor], options: DiversePatchOptions) -> Tensor:
+        with without_autocast(stored[-1]):
+            *first, last = (x if x.dtype == torch.float64 else x.float() for x in stored)
             total = last.new_zeros(())
             if options.cosine:
                 total = total + options.cosine * cosine_loss(last)

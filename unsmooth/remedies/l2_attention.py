@@ -12,7 +12,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.remedies.base import Placement, Remedy, ScorePatch, dot_product_attention, register
+from unsmooth.remedies.base import Placement, Remedy, ScorePatch, dot_product_attention, other_scores, register
 from unsmooth.seam.intercept import AttentionCall, SdpaOptions, add_mask, fused_call
 from unsmooth.utils.options import option, options
 
@@ -57,7 +57,7 @@ class L2Attention(Remedy[L2AttentionOptions]):
     )
     acts_on = "attention scores"
     Options = L2AttentionOptions
-    conflicts = ("adder_attention", "adder", "logistic_attention")
+    conflicts = other_scores("l2_attention")
     departures = (
         "Kim et al. tie the query and key weights; here the host keeps its two weights, as in the bound of Wang et al."
     )

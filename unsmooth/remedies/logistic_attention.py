@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
-from unsmooth.remedies.base import Placement, Remedy, ScorePatch, dot_product_attention, register
+from unsmooth.remedies.base import Placement, Remedy, ScorePatch, dot_product_attention, other_scores, register
 from unsmooth.utils.options import option, options
 
 
@@ -62,7 +62,7 @@ class LogisticAttention(Remedy[LogisticAttentionOptions]):
     acts_on = "attention scores"
     Options = LogisticAttentionOptions
     parameters = "u_q, u_k (heads × head channels), b (heads)"
-    conflicts = ("adder_attention", "adder", "l2_attention")
+    conflicts = other_scores("logistic_attention")
     fused = "no: explicit map"
     departures = (
         "Eq. 68 has no LeakyReLU; `slope=1` is the printed form, whose rows are all equal, because the softmax cancels "

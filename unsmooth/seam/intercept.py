@@ -67,6 +67,8 @@ class AttentionCall:
         k: The keys, if the attention is a fused call.
         scale: The scale of a fused call. None means 1/√(head channels).
         via: `sdpa` for fused attention, `softmax` for an explicit map.
+        x: The tokens that the attention reads, if they are known: the input of its first linear layer.
+        dropout: The share of entries of the map that `attend` drops.
     """
 
     v: Tensor
@@ -77,6 +79,8 @@ class AttentionCall:
     k: Tensor | None = None
     scale: float | None = None
     via: str = "sdpa"
+    x: Tensor | None = None
+    dropout: float = 0.0
 
     def then(self, transform: Callable[[Attend, Tensor], Tensor], matrix: Callable[[Tensor], Tensor]) -> AttentionCall:
         """The same attention with a changed map: `transform` as a function of V, `matrix` on the map itself."""
@@ -110,7 +114,7 @@ def softmax_call(
     def attend(v: Tensor) -> Tensor:
         return F.dropout(weights(), dropout).to(v.dtype) @ v if dropout else weights().to(v.dtype) @ v
 
-    return AttentionCall(v, attend, weights, scores)
+    return AttentionCall(v, attend, weights, scores, dropout=dropout)
 
 
 class AttentionInterceptor(TorchFunctionMode):
@@ -130,8 +134,12 @@ class AttentionInterceptor(TorchFunctionMode):
     def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
         return func(q, k)
 
-    def on_softmax(self, weights: Tensor) -> None:
-        pass
+    def on_multi_head(self, tokens_first: Tensor) -> None:
+        """Called with the tokens (n, B, d) of a multi-head call, before its steps."""
+
+    def on_softmax(self, weights: Tensor, logits: Tensor) -> Tensor:
+        """The result of an explicit softmax over the last axis."""
+        return weights
 
     def is_map(self, a: Tensor) -> bool:
         """Whether the left operand of a product, which has the size of the latest softmax, derives from it."""
@@ -156,13 +164,15 @@ class AttentionInterceptor(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             return self.on_sdpa(*sdpa_arguments(*args, **kwargs))
         if func is F.multi_head_attention_forward and is_plain_self_attention(*args, **kwargs):
+            self.on_multi_head(args[0] if args else kwargs["query"])
             with self:  # its steps are events of their own
                 return multi_head_attention(*args, **kwargs)
         if func in SOFTMAX:
             result: Tensor = func(*args, **kwargs)
             if softmax_axis(*args, **kwargs) in (-1, result.ndim - 1):
-                self.weights, self.logits = result, args[0] if args else kwargs["input"]
-                self.on_softmax(result)
+                logits: Tensor = args[0] if args else kwargs["input"]
+                result = self.on_softmax(result, logits)
+                self.weights, self.logits = result, logits
             return result
         if func in MATMUL:
             return self._product(func, *product_arguments(*args, **kwargs))
@@ -228,7 +238,7 @@ def fused_call(q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions) -> Attenti
     def weights() -> Tensor:
         return add_mask(scores(), options["attn_mask"], options["is_causal"]).softmax(dim=-1)
 
-    return AttentionCall(v, attend, weights, scores, q, k, options["scale"])
+    return AttentionCall(v, attend, weights, scores, q, k, options["scale"], dropout=options["dropout_p"])
 
 
 def is_plain_self_attention(*args: Any, **kwargs: Any) -> bool:

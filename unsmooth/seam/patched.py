@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from typing import Any, Protocol
@@ -47,11 +47,12 @@ class ModulePatches:
     attention: list[Any] = field(default_factory=list)
     linears: list[tuple[str, Any]] = field(default_factory=list)  # path of the host's weight, its replacement
     residuals: list[ResidualScale] = field(default_factory=list)
+    changes: list[tuple[str, Any]] = field(default_factory=list)  # branch, and the patch of what it adds
     residual_branches: tuple[str, ...] = ()  # the branch of each residual sum of the module
     observers: list[ForwardObserver] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.attention or self.linears or self.residuals)
+        return bool(self.attention or self.linears or self.residuals or self.changes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "observers": []}  # an observer belongs to one model: copies start without
@@ -93,13 +94,20 @@ class PatchedForward(AttentionInterceptor):
         self.patches = patches
         self.linears = [(attrgetter(path)(module), patch) for path, patch in patches.linears]
         self.stream = [stream]  # the residual stream, under all its names
+        self.source: Tensor | None = None  # the input of the first linear layer: the tokens that an attention reads
         self.residual_count = 0
         self.product_count = 0
         self.attention_count = 0
         self.scores_count = 0
         self.linear_count = 0
 
+    @property
+    def follows_stream(self) -> bool:
+        return bool(self.patches.residuals or self.patches.changes)
+
     def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions) -> Tensor:
+        for patch in self.patches.attention:
+            options = patch.masked(q, k, options)
         call = fused_call(q, k, v, options)
         self.scores_count += 1
         for patch in self.patches.attention:
@@ -108,8 +116,9 @@ class PatchedForward(AttentionInterceptor):
 
     def on_attention(self, call: AttentionCall) -> Tensor:
         self.attention_count += 1
+        call = replace(call, x=self.source)
         for patch in self.patches.attention:
-            call = call.then(patch, patch.matrix)
+            call = patch.change(call)
         observers = _active(self.patches.observers)
         if not observers:
             return call.attend(call.v)
@@ -127,41 +136,54 @@ class PatchedForward(AttentionInterceptor):
                 return patch.explicit_scores(q, k.transpose(-2, -1))
         return func(q, k)
 
+    def on_softmax(self, weights: Tensor, logits: Tensor) -> Tensor:
+        for patch in self.patches.attention:
+            before, weights = weights, patch.reweight(weights, logits)
+            self.scores_count += weights is not before
+        return weights
+
+    def on_multi_head(self, tokens_first: Tensor) -> None:
+        self.source = tokens_first.transpose(0, 1)
+
     def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if self.source is None:
+            self.source = x
         for host_weight, patch in self.linears:
             if weight is host_weight:
                 self.linear_count += 1
-                return patch(x)
+                out: Tensor = patch.linear(x, weight, bias)
+                return out
         return F.linear(x, weight, bias)
 
     def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         # A sum with options of its own (alpha) cannot be scaled here; `check` reports it.
-        side = residual_side(self.stream, args) if self.patches.residuals and not kwargs else None
+        side = residual_side(self.stream, args) if self.follows_stream and not kwargs else None
         if side is None:
             return func(*args, **kwargs)
         branches = self.patches.residual_branches
         name = branches[self.residual_count] if self.residual_count < len(branches) else "other"
         self.residual_count += 1
+        changes = [patch for branch, patch in self.patches.changes if branch == name]
         skip, gain = 1.0, 1.0
         for scale in self.patches.residuals:
             if scale.branch == name:
                 skip, gain = skip * scale.skip, gain * scale.gain
-        if skip == gain == 1.0:
+        if skip == gain == 1.0 and not changes:
             out = func(*args, **kwargs)
         else:
             observers = _active(self.patches.observers)
             if not observers:
-                out = _weighted_sum(args[side], args[1 - side], skip, gain)[1]
+                out = _weighted_sum(args[side], args[1 - side], changes, skip, gain)[1]
             else:
                 with observers_paused():
-                    branch, out = _weighted_sum(args[side], args[1 - side], skip, gain)
+                    added, out = _weighted_sum(args[side], args[1 - side], changes, skip, gain)
                 for observer in observers:
-                    observer.saw_residual(args[side], branch, out)
+                    observer.saw_residual(args[side], added, out)
         self.stream = [out]
         return out
 
     def on_alias(self, source: Tensor, result: Tensor) -> None:
-        if self.patches.residuals and any(source is known for known in self.stream):
+        if self.follows_stream and any(source is known for known in self.stream):
             self.stream.append(result)
 
     def check(self, where: str) -> None:
@@ -171,7 +193,7 @@ class PatchedForward(AttentionInterceptor):
             "attention": not patches.attention or self.attention_count > 0,
             "attention scores": self.scores_count > 0 or not any(patch.rescores for patch in patches.attention),
             "linear layers": self.linear_count >= len(self.linears),
-            "residual sums": not patches.residuals or self.residual_count >= len(patches.residual_branches),
+            "residual sums": not self.follows_stream or self.residual_count >= len(patches.residual_branches),
         }
         missed = [site for site, ok in reached.items() if not ok]
         if missed:
@@ -182,8 +204,10 @@ class PatchedForward(AttentionInterceptor):
             )
 
 
-def _weighted_sum(x: Tensor, branch: Tensor, skip: float, gain: float) -> tuple[Tensor, Tensor]:
-    """What the branch adds, and skip·x + gain·branch."""
+def _weighted_sum(x: Tensor, branch: Tensor, changes: list[Any], skip: float, gain: float) -> tuple[Tensor, Tensor]:
+    """What the branch adds, after its patches, and skip·x + gain·branch."""
+    for patch in changes:
+        branch = patch(x, branch)
     branch = branch if gain == 1.0 else gain * branch
     return branch, branch if skip == 0.0 else branch.add(x, alpha=skip)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import CONTAINERS, Anatomy
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
-from unsmooth.remedies.base import LinearPatch, Placement, TokenHook
+from unsmooth.remedies.base import FromHost, LinearPatch, Placement, ResidualPatch, TokenHook, WeightPatch
 from unsmooth.seam.patched import ResidualScale, is_outermost, module_patches, unpatch
 from unsmooth.spec import SpecItem
 from unsmooth.surgery.plan import Plan, check_applicable, prepare
@@ -146,7 +147,7 @@ def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) 
     if isinstance(patch, ResidualScale):
         patches = module_patches(module)
         patches.residuals.append(patch)
-        patches.residual_branches = next(block.residuals for block in anatomy.blocks if block.name == target)
+        patches.residual_branches = _residual_branches(target, anatomy)
         return Attachment("", "", target, patch)
     parent = target
     while parent and isinstance(model.get_submodule(parent), CONTAINERS):
@@ -167,12 +168,40 @@ def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) 
         elif isinstance(patch, LinearPatch):
             module_patches(module).linears.append((placement.weight.removeprefix(target + "."), patch))
             attachment = replace(attachment, frozen=_freeze(model, placement.weight))
+        elif isinstance(patch, WeightPatch):
+            module_patches(module).linears.append((placement.weight.removeprefix(target + "."), patch))
+        elif isinstance(patch, ResidualPatch):
+            patches = module_patches(module)
+            patches.changes.append((placement.branch, patch))
+            patches.residual_branches = _residual_branches(target, anatomy)
         else:
             module_patches(module).attention.append(patch)
+        _start(module, patch)
     except BaseException:
         _detach(model, attachment)
         raise
     return attachment
+
+
+def _residual_branches(target: str, anatomy: Anatomy) -> tuple[str, ...]:
+    return next(block.residuals for block in anatomy.blocks if block.name == target)
+
+
+def _start(module: nn.Module, patch: nn.Module) -> None:
+    """Set the initial parameters of a patch that starts from weights of the host."""
+    if isinstance(patch, WeightPatch):
+        path = next(path for path, other in module_patches(module).linears if other is patch)
+        patch.start_from(attrgetter(path)(module))
+    elif isinstance(patch, FromHost):
+        patch.start_from(module)
+
+
+def start_again(model: nn.Module) -> None:
+    """Set the patches that start from weights of the host again, after those weights were replaced."""
+    for entry in record_of(model).applied:
+        for attachment in entry.attachments:
+            if attachment.module:
+                _start(model.get_submodule(attachment.target), model.get_submodule(attachment.module))
 
 
 def _child_name(parent: nn.Module, key: str, placement: Placement) -> str:
@@ -222,6 +251,7 @@ def _detach(model: nn.Module, attachment: Attachment) -> None:
         patches = module_patches(module)
         patches.attention = [other for other in patches.attention if other is not patch]
         patches.linears = [(path, other) for path, other in patches.linears if other is not patch]
+        patches.changes = [(branch, other) for branch, other in patches.changes if other is not patch]
         unpatch(module)
     for name in attachment.frozen:
         model.get_parameter(name).requires_grad_(True)

@@ -1,7 +1,7 @@
 """The terms that loss remedies add to the training loss.
 
-A loss remedy does not change the forward pass: its patches store the tokens of each pass in training mode with
-gradients. `auxiliary_loss` computes the terms from them and releases the tokens:
+A loss remedy does not change the forward pass: its patches store the tokens or attention maps of each pass in training
+mode with gradients. `auxiliary_loss` computes the terms from them and releases them:
 
     loss = criterion(model(images), labels)
     extra = auxiliary_loss(model)
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unsmooth import remedies
 from unsmooth.errors import UnsmoothError
-from unsmooth.remedies.base import LossRemedy, TokenBuffer
+from unsmooth.remedies.base import LossRemedy, MapBuffer, TokenBuffer
 from unsmooth.surgery.record import AppliedRemedy, record_of
 
 
@@ -55,14 +55,14 @@ def auxiliary_loss(model: nn.Module) -> Tensor | None:
 def _term(model: nn.Module, entry: AppliedRemedy, remedy: LossRemedy[Any]) -> Tensor:
     modules = dict(model.named_modules())
     patches = [modules.get(attachment.module) for attachment in entry.attachments]
-    buffers = [patch for patch in patches if isinstance(patch, TokenBuffer)]
+    buffers = [patch for patch in patches if isinstance(patch, TokenBuffer | MapBuffer)]
     if len(buffers) < len(patches):
         raise UnsmoothError(f"blocks with patches of {remedy.key} were removed. Call remove(model), then apply again.")
     stored = [buffer.take() for buffer in buffers]
-    tokens = [x for x in stored if x is not None]
-    if len(tokens) < len(stored):
+    values = [x for x in stored if x is not None]
+    if len(values) < len(stored):
         raise UnsmoothError(
             f"{remedy.key} saw no forward pass in training mode with gradients since the last auxiliary_loss(model). "
             "Call it once after each forward pass; gradient checkpointing needs use_reentrant=False."
         )
-    return remedy.loss(tokens, remedies.options_of(entry.remedy))
+    return remedy.loss(values, remedies.options_of(entry.remedy))

@@ -4,6 +4,7 @@
     feat_scale           (1+t) into the output projection      remaining: + ((1+s)/(1+t) − 1)·mean(y)
     context_broadcast    ½ into the MLP's last linear layer    remaining: + mean(y)
     layer_scale          γ into the last linear layers         remaining: nothing
+    sigma_reparam        γ/σ(W) into each weight               remaining: nothing
     augmented_shortcut   the matrices of its circulants are computed once and stored
 
 A remedy that cannot be folded stays as it is, with a warning. Every step is checked on an example against the model
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.weights import WeightAndBias, value_rows
 from unsmooth.remedies.attn_scale import ScaledMap
 from unsmooth.remedies.augmented_shortcut import AugmentedPaths, InputCapture
-from unsmooth.remedies.base import AttentionPatch, BandGain, TokenBuffer, TokenHook
+from unsmooth.remedies.base import AttentionPatch, BandGain, MapBuffer, TokenBuffer, TokenHook, WeightPatch
 from unsmooth.remedies.kernels import circulant
 from unsmooth.seam.intercept import Attend
 from unsmooth.seam.patched import module_patches
@@ -80,6 +82,16 @@ class FoldedAway(TokenHook):
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         return x
+
+
+class FoldedWeight(WeightPatch):
+    """The place of a `WeightPatch` whose weight is stored: nothing remains of it."""
+
+    def start_from(self, host: Tensor) -> None:
+        pass
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight
 
 
 class PreparedPaths(TokenHook):
@@ -197,13 +209,13 @@ def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> boo
     patch = parent.get_submodule(attachment.child)
     if isinstance(patch, InputCapture):
         raise CannotFold("its branch is not a single module")
-    if isinstance(patch, TokenBuffer):
+    if isinstance(patch, TokenBuffer | MapBuffer):
         raise CannotFold("it only adds to the training loss and costs nothing in inference")
     if isinstance(patch, ScaledMap):
         attention_patches = module_patches(target).attention
         later = attention_patches[attention_patches.index(patch) + 1 :]
-        if any(type(other).forward is not AttentionPatch.forward for other in later):
-            raise CannotFold("a later remedy changes its map")
+        if any(_changes_more_than_scores(other) for other in later):
+            raise CannotFold("a later remedy changes its map or its output")
         block = next(b for b in anatomy.blocks if any(a.core == attachment.target for a in b.attentions))
         try:
             rows = value_rows(model, block)
@@ -211,8 +223,13 @@ def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> boo
             raise CannotFold(str(reason)) from reason
         gain = 1 + patch.omega
         _scale(rows, _checked(gain).repeat_interleave(block.attention().value_channels))
-        share = ((gain - 1) / gain).view_as(patch.gain())
+        share = patch.over_heads((gain - 1) / gain)
         _exchange(parent, target, attachment.child, patch, MeanFromMap(share))
+    elif isinstance(patch, WeightPatch):
+        path = next(path for path, other in module_patches(target).linears if other is patch)
+        weight = attrgetter(path)(target)
+        weight.copy_(patch(weight))
+        _exchange(parent, target, attachment.child, patch, FoldedWeight())
     elif isinstance(patch, AugmentedPaths):
         _exchange(parent, target, attachment.child, patch, PreparedPaths(patch))
     elif isinstance(patch, BandGain):
@@ -226,6 +243,13 @@ def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> boo
     else:
         raise CannotFold("it is not a linear function of the output of a weight")
     return True
+
+
+def _changes_more_than_scores(patch: AttentionPatch) -> bool:
+    own, base = type(patch), AttentionPatch
+    if isinstance(patch, MapBuffer):
+        return False
+    return own.forward is not base.forward or own.change is not base.change
 
 
 def _checked(gain: Tensor) -> Tensor:
@@ -276,3 +300,4 @@ def _exchange(parent: nn.Module, target: nn.Module, child: str, old: nn.Module, 
     if "_unsmooth_patches" in target.__dict__:
         patches = module_patches(target)
         patches.attention = [new if patch is old else patch for patch in patches.attention]
+        patches.linears = [(path, new if patch is old else patch) for path, patch in patches.linears]

@@ -15,7 +15,7 @@ from unsmooth.errors import NotApplicable, UnsmoothError, first_line
 from unsmooth.hosts.anatomy import Anatomy, Block, examine
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
-from unsmooth.remedies.base import Placement, Remedy
+from unsmooth.remedies.base import REPLACE_SCORES, Placement, Remedy
 from unsmooth.spec import SpecItem, parse_item
 from unsmooth.surgery.record import Record, check_model, check_unfolded, check_whole, record_of
 
@@ -67,7 +67,8 @@ class Plan:
         return {block.block: block.refusal for block in self.blocks if block.refusal}
 
     def __str__(self) -> str:
-        start = "outputs unchanged when applied" if self.exact else "changes the outputs at once"
+        nearly = "nearly " if remedies.get(self.remedy.name).start_error > Remedy.start_error else ""
+        start = f"outputs {nearly}unchanged when applied" if self.exact else "changes the outputs at once"
         cost = f"{self.parameters:,} new parameters, {self.flops / 1e6:,.1f} MFLOPs per image"
         summary = f"{self.remedy}: {len(self.sites)} sites, {cost}; {start}"
         return "\n".join(
@@ -183,6 +184,9 @@ def prepare(
             continue
         placements += placed
         plans.append(_block_plan(block, placed, method.flops(block, anatomy, resolved)))
+    if placements:
+        method.check(model, anatomy, example)
+    placements = method.connect(placements, anatomy)
     _check_forward(model, placements)
     return Operation(Plan(item, tuple(plans), method.exact(resolved)), tuple(placements), anatomy)
 
@@ -263,8 +267,10 @@ def _check_conflicts(record: Record, remedy: Remedy[Any], selected: list[int]) -
             raise UnsmoothError(f"{remedy.key} is already applied{where}. Call remove(model, {remedy.key!r}) first.")
         other = remedies.get(entry.remedy.name)
         if other.key in remedy.conflicts or remedy.key in other.conflicts:
+            both = {remedy.key, other.key} <= set(REPLACE_SCORES)
+            what = "scores" if both else "linear layers"
             raise UnsmoothError(
-                f"{remedy.key} and {other.key} both replace the scores{where}. Call remove(model, {other.key!r}) first."
+                f"{remedy.key} and {other.key} both replace the {what}{where}. Call remove(model, {other.key!r}) first."
             )
 
 

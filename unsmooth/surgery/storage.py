@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError, first_line
 from unsmooth.spec import ModelSpec, parse
-from unsmooth.surgery.apply import apply, remove
+from unsmooth.surgery.apply import apply, remove, start_again
 from unsmooth.surgery.create import build_model, create_model
 from unsmooth.surgery.record import PREFIX, applied, check_unfolded, check_unwrapped, check_whole, record_of
 from unsmooth.utils.files import replace_files
@@ -122,7 +122,11 @@ def load(path: str | Path, model: nn.Module | str | ModelSpec | None = None) -> 
     if isinstance(model, str | ModelSpec):
         model = create_model(model)
     check_unwrapped(model)
-    return fill(model, _weights_for(model, path), path)
+    weights, plain = _weights_for(model, path)
+    fill(model, weights, path)
+    if plain:
+        start_again(model)
+    return model
 
 
 def open_model(
@@ -159,7 +163,8 @@ def fill_for_tuning(model: nn.Module, path: Path, classes: int) -> list[str]:
     """
     if not path.exists():
         raise UnsmoothError(f"{path} does not exist. Pass a checkpoint file, or a folder written by save.")
-    weights = _adapted(model, _weights_for(model, path / WEIGHTS if path.is_dir() else path))
+    weights, plain = _weights_for(model, path / WEIGHTS if path.is_dir() else path)
+    weights = _adapted(model, weights)
     own = model.state_dict()
     replaced = [
         name
@@ -168,17 +173,23 @@ def fill_for_tuning(model: nn.Module, path: Path, classes: int) -> list[str]:
         and value.shape[:1] == (classes,) and value.shape[1:] == weights[name].shape[1:]
     ]  # fmt: skip
     fill(model, {**weights, **{name: own[name] for name in replaced}}, path)
+    if plain:
+        start_again(model)
     return replaced
 
 
-def _weights_for(model: nn.Module, path: Path) -> dict[str, Tensor]:
-    """The weights of a file by the names of the model; remedies that are not in the file keep the model's values."""
+def _weights_for(model: nn.Module, path: Path) -> tuple[dict[str, Tensor], bool]:
+    """The weights of a file by the names of the model, and whether they are of the plain host.
+
+    Remedies that are not in the file keep the model's values.
+    """
     weights, own = read_weights(path), model.state_dict()
     if own.keys().isdisjoint(weights):  # DataParallel and torch.compile prefix every name
         weights = {WRAPPED.sub("", name): value for name, value in weights.items()}
-    if not any(map(_of_remedy, weights)):
+    plain = not any(map(_of_remedy, weights))
+    if plain:
         weights |= {name: value for name, value in own.items() if _of_remedy(name)}
-    return weights
+    return weights, plain
 
 
 def _why_unreadable(path: Path, error: Exception) -> str:
