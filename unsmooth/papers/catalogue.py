@@ -335,7 +335,8 @@ def small_host_name(spec: str) -> str:
         'small host vit (6 blocks, 32 channels)'
     """
     key = next((key for key, value in _small_hosts().items() if value == spec), "of its own")
-    options = parse(spec).host.options
+    host = parse(spec).host
+    options = {} if host is None else host.options
     sizes = [(options.get("depth"), "blocks"), (options.get("embed_dim"), "channels")]
     known = ", ".join(f"{value} {unit}" for value, unit in sizes if isinstance(value, int))
     return f"small host {key}" + (f" ({known})" if known else "")
