@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
 import shlex
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
@@ -140,8 +141,27 @@ def run_bars() -> Iterator[RunBars]:
         yield RunBars(bars)
 
 
+class _Lasting:
+    """Standard error for the bars of a run that goes on after its terminal was closed: what cannot be written is lost."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self.stream.flush()
+
+
 def _bars() -> Progress:
-    console = _Console(stderr=True)
+    console = _Console(file=cast(TextIO, _Lasting(sys.stderr or io.StringIO())))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
