@@ -28,6 +28,7 @@ from unsmooth.spec import ModelSpec, parse
 from unsmooth.surgery.apply import apply, remove
 from unsmooth.surgery.create import build_model, create_model
 from unsmooth.surgery.record import PREFIX, applied, check_unfolded, check_unwrapped, check_whole, record_of
+from unsmooth.utils.precision import whole
 from unsmooth.utils.files import replace_files
 
 WEIGHTS, RECIPE = "model.safetensors", "recipe.json"
@@ -338,6 +339,7 @@ def _plain(model: nn.Module) -> dict[str, Tensor]:
     seen: set[int] = set()
     plain: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
+        tensor = whole(tensor)
         shared = tensor.untyped_storage().data_ptr() in seen
         seen.add(tensor.untyped_storage().data_ptr())
         tensor = tensor.detach()
