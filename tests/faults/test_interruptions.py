@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -74,10 +75,8 @@ def test_a_closed_terminal_leaves_a_checkpoint(tmp_path: Path) -> None:
     os.set_blocking(ours, False)
 
     def reading() -> bool:
-        try:
+        with suppress(OSError):
             os.read(ours, 65536)
-        except OSError:
-            pass
         return (run / "state.safetensors").exists()
 
     wait_for(reading, process)

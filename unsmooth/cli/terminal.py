@@ -142,7 +142,7 @@ def run_bars() -> Iterator[RunBars]:
 
 
 class _Lasting:
-    """Standard error for the bars of a run that goes on after its terminal was closed: what cannot be written is lost."""
+    """Standard error for the bars of a run that outlives its terminal: what cannot be written is lost."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream

@@ -83,7 +83,7 @@ def _digest_of_tensors(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())
-        digest.update(whole(value).detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(whole(value).detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()[:DIGEST]
 
 

@@ -209,7 +209,10 @@ def patched_class(host: type[nn.Module]) -> type[nn.Module]:
     def reduce(self: Any, protocol: Any) -> Any:  # copies and pickles look the class up by its host
         return _new_instance, (host,), self.__dict__
 
-    body = {"forward": forward, "__reduce_ex__": reduce, "__prepare_scriptable__": not_scriptable, "__module__": host.__module__, "_unsmooth_host": host}  # fmt: skip
+    body = {
+        "forward": forward, "__reduce_ex__": reduce, "__prepare_scriptable__": not_scriptable,
+        "__module__": host.__module__, "_unsmooth_host": host,
+    }  # fmt: skip
     return type(host.__name__, (host,), body)
 
 

@@ -28,8 +28,8 @@ from unsmooth.spec import ModelSpec, parse
 from unsmooth.surgery.apply import apply, remove
 from unsmooth.surgery.create import build_model, create_model
 from unsmooth.surgery.record import PREFIX, applied, check_unfolded, check_unwrapped, check_whole, record_of
-from unsmooth.utils.precision import whole
 from unsmooth.utils.files import replace_files
+from unsmooth.utils.precision import whole
 
 WEIGHTS, RECIPE = "model.safetensors", "recipe.json"
 FORMAT = 1

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import TCPStore
 
 from unsmooth.errors import UnsmoothError, first_line
 
@@ -132,10 +134,10 @@ def _join(backend: str, rank: int, world: int) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))  # for env://, where SLURM started the processes
     store = None
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        agent = dist.TCPStore(
+        agent = TCPStore(
             os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, is_master=False, timeout=JOIN
         )
-        store = dist.PrefixStore(f"unsmooth/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", agent)
+        store = PrefixStore(f"unsmooth/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", agent)
     dist.init_process_group(
         backend, init_method=None if store else "env://", store=store, rank=rank, world_size=world, timeout=JOIN
     )

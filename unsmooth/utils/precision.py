@@ -21,4 +21,5 @@ def full(x: Tensor) -> Tensor:
 
 def whole(x: Tensor) -> Tensor:
     """A tensor that is sharded over processes (FSDP) as one; every process must call it."""
-    return x.full_tensor() if hasattr(x, "full_tensor") else x
+    gathered: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
+    return gathered
