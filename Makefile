@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fast lint format bench docs hosts site clean
+.PHONY: help setup demo test test-all test-fast faults lint format bench docs hosts site clean
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests run in one process per core, so each process computes with one thread.
@@ -29,6 +29,9 @@ test-all: lint  ## the same with every combination of remedy options and hosts
 
 test-fast: .venv/ready  ## run the tests that take seconds
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not slow and not full"
+
+faults: .venv/ready  ## try to break it, at length: the whole of tests/faults (`make test` runs its short form)
+	OMP_NUM_THREADS=1 UNSMOOTH_FUZZ=2000 $(BIN)/python -m pytest -n $(JOBS) tests/faults
 
 lint: .venv/ready  ## run ruff, mypy and import-linter
 	$(BIN)/ruff check .

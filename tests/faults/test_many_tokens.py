@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import timm
 import torch
 from scipy.fft import dctn, idctn
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import unsmooth
+from tests.support.small_hosts import host
+from unsmooth.diagnosis import measure, samples
 from unsmooth.diagnosis.samples import _lattice, _reduce
 from unsmooth.remedies import token_graying
 from unsmooth.remedies.token_graying import Graying, dct, inverse_dct
 
 MANY = 65_536
+
+
+class Largest(TorchDispatchMode):
+    """Records the number of entries of the largest tensor with memory that is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, list | tuple) else [out]:
+            if isinstance(tensor, Tensor) and tensor.device.type != "meta":
+                self.entries = max(self.entries, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return out
+
+
+def windowed() -> nn.Module:
+    """12,544 tokens in windows."""
+    return timm.create_model("swin_tiny_patch4_window7_224", img_size=448, embed_dim=16, depths=(2,), num_heads=(2,))
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 64, 1025])
@@ -55,3 +82,44 @@ def test_similarity_of_samples_is_of_the_shown_queries_only() -> None:
     assert len(index) == 49
     queries, shown = _reduce((tokens[index] @ tokens.mT).abs().unsqueeze(0), (256, 256))
     assert len(queries) == 49 and shown.shape == (1, 49, 16, 16)
+
+
+def test_a_diagnosis_holds_nothing_that_is_quadratic_in_the_tokens() -> None:
+    model = windowed().eval()
+    tokens = 112 * 112
+    with Largest() as largest:
+        diagnosis = unsmooth.diagnose(model, torch.randn(1, 3, 448, 448), reference=False)
+    assert diagnosis["token_cosine"][0] is not None
+    assert largest.entries < tokens**2 / 8
+
+
+def test_a_plan_holds_nothing_large() -> None:
+    model = windowed().eval()
+    unsmooth.plan(model, "no_skip")
+    with Largest() as largest:
+        for remedy in ("token_graying", "token_graying(transform=svd)", "token_graying(where=patches)"):
+            assert unsmooth.plan(model, remedy).sites
+    assert largest.entries < 12_544 * 300  # a forward pass for the anatomy
+
+
+def test_token_similarity_by_rows_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from unsmooth.vitals import token_cosine as module
+
+    x = torch.randn(2, 33, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x[0, 3] = 0
+    whole = module.token_cosine(x)
+    monkeypatch.setattr(module, "ENTRIES", 33 * 2 * 4)
+    assert torch.allclose(module.token_cosine(x), whole, atol=1e-12)
+    u = torch.nn.functional.normalize(x, dim=-1)
+    pairs = [(u[:, i] * u[:, j]).sum(-1).abs() for i in range(33) for j in range(i)]
+    assert torch.allclose(whole, torch.stack(pairs).mean(dim=0), atol=1e-12)
+
+
+def test_maps_that_are_too_large_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (measure, samples):
+        monkeypatch.setattr(module, "LARGEST_MAPS", 100)
+    model, images = host("deit"), torch.randn(2, 3, 32, 32)
+    diagnosis = unsmooth.diagnose(model, images, reference=False)
+    assert "only on request: vitals=attention_entropy" in diagnosis.vitals["attention_entropy"].skipped[0]
+    assert diagnosis["token_cosine"][0] is not None and not diagnosis.samples[0].blocks[0].maps
+    assert unsmooth.diagnose(model, images, "attention_entropy", reference=False)["attention_entropy"][0] is not None

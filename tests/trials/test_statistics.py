@@ -117,7 +117,7 @@ def test_p_is_the_level_at_which_the_interval_touches_zero(seeds, images, effect
     difference = paired_difference(ours, base)
     assert difference.shown == (difference.p <= 0.05)
     for factor, shown in ((0.98, False), (1.02, True)):
-        if 0 < factor * difference.p < 1:
+        if 1e-9 < factor * difference.p < 1:  # smaller levels are not resolved
             assert paired_difference(ours, base, 1 - factor * difference.p).shown == shown
     assert paired_difference(ours, ours).p == 1
 

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
@@ -159,8 +159,27 @@ def run_bars() -> Iterator[RunBars]:
     if not on_terminal():
         yield RunBars(None)
         return
-    with terminal_bars(_Console(stderr=True)) as bars:
+    with terminal_bars(_Console(file=cast(TextIO, _Lasting(sys.stderr)))) as bars:
         yield RunBars(bars)
+
+
+class _Lasting:
+    """Standard error for the bars of a run that outlives its terminal: what cannot be written is lost."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self.stream.flush()
 
 
 def _summary(line: Mapping[str, Any]) -> str:

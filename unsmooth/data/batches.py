@@ -78,8 +78,15 @@ def evaluation_batches(
 def _raise_fatal(batches: Iterator[Any]) -> Iterator[Any]:
     """Yield batches and raise their fatal errors; loading leaves the global random state unchanged."""
     while True:
-        with preserved_rng():
-            batch = next(batches, None)
+        try:
+            with preserved_rng():
+                batch = next(batches, None)
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise UnsmoothError(
+                "a process that loads images died, possibly out of memory. Repeat the command with fewer --workers."
+            ) from error
         if batch is None:
             return
         if batch.fatal:

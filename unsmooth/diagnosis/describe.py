@@ -29,6 +29,7 @@ from unsmooth.results.diagnosis import (
 from unsmooth.spec import parse
 from unsmooth.surgery.record import applied, record_of
 from unsmooth.surgery.storage import WEIGHTS
+from unsmooth.utils.precision import whole
 from unsmooth.vitals.base import Vital
 
 DIGEST = 12  # characters of a digest
@@ -82,7 +83,7 @@ def _digest_of_tensors(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(whole(value).detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()[:DIGEST]
 
 
@@ -140,7 +141,7 @@ def learned_parameters(model: nn.Module, anatomy: Anatomy) -> list[LearnedParame
             module = attachment.module
             block = next((b for b in anatomy.blocks if module.startswith(f"{b.name}.")), None)
             for name, parameter in model.get_submodule(module).named_parameters():
-                rows.append(_describe_parameter(entry.remedy.name, f"{module}.{name}", name, block, parameter))
+                rows.append(_describe_parameter(entry.remedy.name, f"{module}.{name}", name, block, whole(parameter)))
     return rows
 
 

@@ -24,7 +24,7 @@ from unsmooth.results.diagnosis import Series, Spread
 from unsmooth.seam.intercept import AttentionCall
 from unsmooth.utils.precision import full
 from unsmooth.utils.threads import one_thread
-from unsmooth.vitals.base import LARGEST_SIDE, MAP_SIDE, Collector, Undefined, Values, Vital
+from unsmooth.vitals.base import LARGEST_MAPS, LARGEST_SIDE, MAP_SIDE, Collector, Undefined, Values, Vital
 
 UNSUPPORTED = {
     "channel": "its attention is over channels, not tokens",
@@ -34,6 +34,7 @@ UNSUPPORTED = {
     "class-query": "its attention has one query",
     "global": "its attention is over all tokens",
 }
+NOT_SQUARE = "its maps have {} queries and {} keys"
 CHUNK = 2**18  # map entries per call of a vital, which the processor's cache can hold
 NOT_FINITE = "its tokens contain NaN or infinity"
 
@@ -48,6 +49,7 @@ class Measurements:
     skipped: dict[str, dict[int, str]] = field(default_factory=dict)
     broken: tuple[int, str] | None = None  # the first block with NaN or infinity, and the branch in it
     samples: dict[str, int | None] = field(default_factory=dict)  # maximum number of images of each vital
+    packed: bool = False  # images are run one by one, because the host joins those of a batch
 
 
 def measure(
@@ -78,13 +80,18 @@ def measure(
     pass_ = _Pass(anatomy, list(vitals), indices, prefix, set(requested), most)
     with eval_mode(model):
         for batch in batches:
-            pass_.begin_batch(batch)
-            with probe(model, pass_.on_output, pass_.on_attention, anatomy, pass_.on_input, pass_.on_residual):
-                run_images(model, batch.images)
-            pass_.end_batch(batch)
+            try:
+                pass_.run(model, batch)
+            except _Packed:
+                for i in range(len(batch.images)):
+                    pass_.run(model, batch.part(slice(i, i + 1)))
             if progress is not None:
                 progress(len(batch.images))
     return pass_.result()
+
+
+class _Packed(Exception):
+    """The host joins the images of a batch to one sequence, as Pixtral does."""
 
 
 def measure_model(model: nn.Module, anatomy: Anatomy, images: Tensor, vitals: Iterable[Vital],
@@ -99,7 +106,7 @@ def measure_model(model: nn.Module, anatomy: Anatomy, images: Tensor, vitals: It
             continue
         try:
             with torch.no_grad():
-                sample = images[: vital.sample].to(next(model.parameters()).device)
+                sample = images[: 1 if measured.packed else vital.sample].to(next(model.parameters()).device)
                 parts = vital.measure(model, anatomy, sample, indices)
         except UnsmoothError as reason:
             measured.skipped[vital.key] = dict.fromkeys(indices, str(reason))
@@ -159,6 +166,14 @@ class _Pass:
         self.skipped: dict[str, dict[int, str]] = {vital.key: {} for vital in vitals}
         self.broken: tuple[int, str] | None = None
         self.images_done = 0  # in earlier batches
+        self.packed = False
+
+    def run(self, model: nn.Module, batch: NamedImages) -> None:
+        """Run a batch. Raises `_Packed` at the first block, before anything is measured."""
+        self.begin_batch(batch)
+        with probe(model, self.on_output, self.on_attention, self.anatomy, self.on_input, self.on_residual):
+            run_images(model, batch.images)
+        self.end_batch(batch)
 
     def begin_batch(self, batch: NamedImages) -> None:
         self.size = batch.images.shape[-2:]
@@ -171,6 +186,9 @@ class _Pass:
     # Callbacks of the probe.
 
     def on_input(self, block: Block, x: Tensor) -> None:
+        if len(x) < self.batch:
+            self.packed = True
+            raise _Packed
         # Copies, because the block may write over its input.
         if self.first is None:
             self.first = self.tokens(block, x).clone()
@@ -185,7 +203,7 @@ class _Pass:
             return
         x, f, out = (self.tokens(block, t) for t in (x, f, out))
         for vital, k in self.due("branches"):
-            self.measure(vital, block, branch, x[:k], f[:k])
+            self.measure(vital, block, branch, k, x, f)
         for vital, k in self.due("singular"):
             k = self.rest(self.limited(vital, vital.site_images(vital.key in self.requested)), k)
             for site, tokens in ((branch, f), (f"{branch}+skip", out)):
@@ -202,6 +220,9 @@ class _Pass:
                 continue
             if attention.kind not in vital.accepts:
                 self.skip(vital, block, UNSUPPORTED[attention.kind])
+                continue
+            if attention.queries != attention.keys and "pooled-kv" not in vital.accepts:  # pooled queries in windows
+                self.skip(vital, block, NOT_SQUARE.format(attention.queries, attention.keys))
                 continue
             k = self.affordable(vital, block, attention, k)
             if k < 1:
@@ -227,7 +248,7 @@ class _Pass:
         if block.index not in self.blocks:
             return
         for vital, k in self.due("tokens"):
-            self.measure(vital, block, "", x[:k])
+            self.measure(vital, block, "", k, x)
         for vital, k in self.due("growth"):
             assert self.first is not None
             self.measure_pair(vital, block, x, self.first, k)
@@ -242,9 +263,10 @@ class _Pass:
             if grid is None:
                 self.skip(vital, block, "its tokens are not on a grid")
             else:
-                self.measure(vital, block, "", patches[:k].unflatten(1, grid))
+                self.measure(vital, block, "", k, patches.unflatten(1, grid))
         for vital, k in self.due("blocks"):  # all images, finite or not, because labels follow their order
-            self.collector(vital).tokens(block.index, x[:k], block.class_token and self.prefix)
+            whole = x.reshape(self.batch, -1, x.shape[-1])  # the pieces of an image together
+            self.collector(vital).tokens(block.index, whole[:k], block.class_token and self.prefix)
             if not _all_finite(x):
                 self.skip(vital, block, NOT_FINITE)
         self.decomposed.clear()
@@ -280,7 +302,11 @@ class _Pass:
         return k if sample is None else min(k, sample - self.images_done)
 
     def affordable(self, vital: Vital, block: Block, attention: Attention, k: int) -> int:
-        """Number of images whose maps a vital may decompose: fewer for larger maps."""
+        """Number of images whose maps a vital may compute or decompose: fewer for larger maps."""
+        if map_entries(attention) > LARGEST_MAPS and vital.key not in self.requested:
+            size = f"{map_entries(attention) / 2**28:,.0f} GiB per image"
+            self.skip(vital, block, f"its maps ({size}) are computed only on request: vitals={vital.key}")
+            return 0
         side = min(attention.queries, attention.keys)
         if not vital.cubic or side <= MAP_SIDE:
             return k
@@ -311,10 +337,11 @@ class _Pass:
             return
         # The last sum of a block usually is its output: the same memory, unchanged since.
         key = (tokens.data_ptr(), 0 if tokens.is_inference() else tokens._version)
-        if key not in self.decomposed or len(self.decomposed[key][1]) < k:
+        pieces = self.pieces(tokens)
+        if key not in self.decomposed or len(self.decomposed[key][1]) < k * pieces:
             # The tokens are kept too, so that no others take their place in memory.
-            self.decomposed[key] = tokens, _singular_or_nan(tokens[: max(k, ahead)])
-        self.measure(vital, block, site, self.decomposed[key][1][:k])
+            self.decomposed[key] = tokens, _singular_or_nan(tokens[: max(k, ahead) * pieces])
+        self.measure(vital, block, site, k, self.decomposed[key][1], pieces=pieces)
 
     def decompositions(self) -> int:
         """Number of images of this batch whose block outputs are decomposed."""
@@ -322,7 +349,7 @@ class _Pass:
 
     def measure_pair(self, vital: Vital, block: Block, x: Tensor, y: Tensor, k: int) -> None:
         if x.shape == y.shape:
-            self.measure(vital, block, "", x[:k], y[:k])
+            self.measure(vital, block, "", k, x, y)
         else:
             self.skip(vital, block, "it changes the number or the width of its tokens")
 
@@ -364,9 +391,15 @@ class _Pass:
                 self.add(key, part, index, heads)
         self.per_head.clear()
 
-    def measure(self, vital: Vital, block: Block, site: str, *arguments: Tensor) -> None:
-        """Measure the images of a batch whose arguments are finite."""
+    def measure(
+        self, vital: Vital, block: Block, site: str, k: int, *arguments: Tensor, pieces: int | None = None
+    ) -> None:
+        """Measure the first `k` images of a batch whose arguments are finite. The pieces of an image are averaged."""
+        pieces = self.pieces(arguments[0]) if pieces is None else pieces
+        arguments = tuple(a[: k * pieces] for a in arguments)
         finite = torch.stack([_finite(a) for a in arguments]).all(dim=0)
+        if pieces > 1:
+            finite = finite.unflatten(0, (-1, pieces)).all(dim=1).repeat_interleave(pieces)
         if not finite.any():
             self.skip(vital, block, NOT_FINITE)
             return
@@ -376,7 +409,12 @@ class _Pass:
             self.skip(vital, block, str(reason))
             return
         for part, value in _named(values).items():
+            value = value.unflatten(0, (-1, pieces)).nanmean(dim=1) if pieces > 1 else value
             self.add(vital.key, ".".join(name for name in (site, part) if name), block.index, value)
+
+    def pieces(self, x: Tensor) -> int:
+        """Sequences per image: several in hosts that cut an image into pieces before their blocks (TNT, MobileViT)."""
+        return max(1, len(x) // self.batch)
 
     def add(self, key: str, part: str, block: int, values: Tensor) -> None:
         self.moments.setdefault((key, part, block), Moments()).add(values)
@@ -400,7 +438,7 @@ class _Pass:
         depth = len(self.anatomy.blocks)
         measured = Measurements(
             self.images_done, depth, {v.key: {} for v in self.vitals}, self.skipped, self.broken,
-            {v.key: self.sample(v) for v in self.vitals},
+            {v.key: self.sample(v) for v in self.vitals}, self.packed,
         )  # fmt: skip
         for (key, part, block), moments in self.moments.items():
             measured.values[key].setdefault(part, [None] * depth)[block] = moments.spread()
@@ -436,6 +474,11 @@ class _Pass:
         if vital.of == "blocks":
             return "there is no previous block to compare with"
         return "it is undefined here (0/0)"
+
+
+def map_entries(attention: Attention) -> int:
+    """Entries of the maps of one image, of all heads and windows."""
+    return attention.windows * attention.heads * attention.queries * attention.keys
 
 
 def _with_doubles(x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from unsmooth.data.image_batches import ImageBatches, NamedImages
+from unsmooth.diagnosis.measure import map_entries
 from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import batch_inputs, run
@@ -22,6 +24,7 @@ from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.token_layout import as_tokens, grid_of, prefix_of
 from unsmooth.results.diagnosis import Sample, SampleBlock
 from unsmooth.seam.intercept import AttentionCall
+from unsmooth.vitals.base import LARGEST_MAPS
 
 QUERIES_PER_SIDE = 7
 KEYS_PER_SIDE = 16  # finer grids are averaged
@@ -32,46 +35,49 @@ PICTURE_SIDE = 224  # pixels
 def sample_maps(
     model: nn.Module, anatomy: Anatomy, source: ImageBatches, batch: NamedImages, count: int
 ) -> list[Sample]:
-    """Maps of the first `count` images of a batch. Blocks without patches on a grid are left out."""
-    images = batch.images[:count]
-    size = images.shape[-2:]
-    samples = [
-        Sample(name, _data_uri(source.to_pixels(image)), {}) for image, name in zip(images, batch.names, strict=False)
-    ]
+    """Maps of the first `count` images of a batch. Blocks without patches on a grid, or in pieces, are left out."""
+    size = batch.images.shape[-2:]
+    pairs = zip(batch.images[:count], batch.names, strict=False)
+    samples = [Sample(name, _data_uri(source.to_pixels(image)), {}) for image, name in pairs]
+    for image, sample in zip(batch.images, samples, strict=False):
+        _fill(sample, model, anatomy, image.unsqueeze(0), size)
+    return samples
+
+
+def _fill(sample: Sample, model: nn.Module, anatomy: Anatomy, image: Tensor, size: Sequence[int]) -> None:
+    """Add the maps of one image, (1, c, h, w)."""
 
     def on_attention(block: Block, attention: Attention, call: AttentionCall) -> None:
-        if attention.kind != "global":
+        if attention.kind != "global" or map_entries(attention) > LARGEST_MAPS:
             return
         start = prefix_of(block, anatomy)
         whole = call.map().float()
         maps = whole[..., start:, start:]
         grid = grid_of(maps.shape[-1], size)
         square = maps.shape[-2] == maps.shape[-1]
-        if grid is None or not square or maps.ndim != 4 or len(maps) != len(images) or not maps.sum().isfinite():
+        if grid is None or not square or maps.ndim != 4 or len(maps) != 1 or not maps.sum().isfinite():
             return
-        pooled = F.max_pool2d(whole[:, :1], POOLED, ceil_mode=True)
-        for sample, heads, first in zip(samples, maps, pooled, strict=False):
-            queries, reduced = _reduce(heads[:, _lattice(grid)], grid)
-            entry = sample.blocks.setdefault(block.index, SampleBlock([], []))
-            entry.grid, entry.queries = list(reduced.shape[-2:]), queries
-            entry.heads, entry.maps, entry.first_head = len(heads), _encode(reduced), _encode(first)
+        first = F.max_pool2d(whole[:, :1], POOLED, ceil_mode=True)[0]
+        heads = maps[0]
+        queries, reduced = _reduce(heads[:, _lattice(grid)], grid)
+        entry = sample.blocks.setdefault(block.index, SampleBlock([], []))
+        entry.grid, entry.queries = list(reduced.shape[-2:]), queries
+        entry.heads, entry.maps, entry.first_head = len(heads), _encode(reduced), _encode(first)
 
     def on_tokens(block: Block, x: Tensor) -> None:
         tokens = as_tokens(x, block.channels)[:, prefix_of(block, anatomy) :].float()
         grid = grid_of(tokens.shape[1], size)
-        if grid is None or not tokens.sum().isfinite():
+        if grid is None or len(tokens) != 1 or not tokens.sum().isfinite():
             return
-        u = F.normalize(tokens, dim=-1)
-        shown = u[:, _lattice(grid)]  # the whole matrix is quadratic in the tokens
-        for sample, cosine in zip(samples, shown @ u.mT, strict=False):
-            queries, reduced = _reduce(cosine.abs().unsqueeze(0), grid)
-            entry = sample.blocks.setdefault(block.index, SampleBlock([], []))
-            entry.grid, entry.queries = list(reduced.shape[-2:]), queries
-            entry.similarity = _encode(reduced, largest=1.0)
+        u = F.normalize(tokens[0], dim=-1)
+        cosine = u[_lattice(grid)] @ u.mT  # the whole matrix is quadratic in the tokens
+        queries, reduced = _reduce(cosine.abs().unsqueeze(0), grid)
+        entry = sample.blocks.setdefault(block.index, SampleBlock([], []))
+        entry.grid, entry.queries = list(reduced.shape[-2:]), queries
+        entry.similarity = _encode(reduced, largest=1.0)
 
     with eval_mode(model), probe(model, on_tokens, on_attention, anatomy):
-        run(model, batch_inputs(model, images))
-    return samples
+        run(model, batch_inputs(model, image))
 
 
 def _rows_and_columns(grid: tuple[int, int]) -> tuple[list[int], list[int]]:

@@ -155,7 +155,8 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
     ]
     for name in names:
         events = [event for event in traced.attentions if owners[event.at] == name]
-        block = _block(len(blocks), name, events, traced, modules, patch_embed, class_parameter)
+        inner = [call for call in traced.calls if call.name in names and call.name.startswith(f"{name}.")]
+        block = _block(len(blocks), name, events, traced, modules, patch_embed, class_parameter, inner)
         if any(attention.kind == "class-query" for attention in block.attentions):
             skipped.append(f"{name}: class attention (one query) is not treated")
         else:
@@ -185,11 +186,15 @@ def _inside(name: str, holder: str | None) -> bool:
 
 
 def _block(index: int, name: str, events: list[AttentionEvent], traced: Trace, modules: dict[str, nn.Module],
-           patch_embed: PatchEmbedding | None, class_parameter: bool) -> Block:  # fmt: skip
+           patch_embed: PatchEmbedding | None, class_parameter: bool, inner: list[ModuleCall]) -> Block:  # fmt: skip
     call = next(call for call in traced.calls if call.name == name)
+
+    def own_event(at: int) -> bool:  # of this block, not of a block inside it
+        return call.start < at < call.end and not any(other.start < at < other.end for other in inner)
+
     inside = [c for c in traced.calls if call.start < c.start < call.end]
-    linears = [event for event in traced.linears if call.start < event.at < call.end]
-    sums = [at for at in traced.sums if call.start < at < call.end]
+    linears = [event for event in traced.linears if own_event(event.at)]
+    sums = [at for at in traced.sums if own_event(at)]
     reasons: dict[str, str] = {}
     channels, tokens, _ = _layout(call.input or (), linears)
     attentions = tuple(_attention(event, modules, tokens, channels, linears) for event in events)

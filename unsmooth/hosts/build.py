@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from torch import nn
 
@@ -14,6 +18,7 @@ from unsmooth.hosts.host_options import check_config, check_options, config_opti
 from unsmooth.spec import SpecItem
 
 PRETRAINED = "pretrained"  # option of every host: load the weights of its library
+REACH = 3.0  # seconds in which the hub must answer
 ELSEWHERE = ("hf-hub:", "hf_hub:", "local-dir:")  # names of timm whose configuration is a file, here or on the hub
 
 
@@ -32,12 +37,39 @@ def create_host(host: SpecItem, pretrained: bool = False, offline: bool = False,
     if not isinstance(wanted, bool):
         raise UnsmoothError(f"pretrained must be true or false (got {wanted!r} in {spec}).")
     weights = not offline and (pretrained or wanted)
+    from_hub = weights or name.startswith(ELSEWHERE) or (library == "hf" and "/" in name)
     try:
-        return _LIBRARIES[library](name, weights, offline, build_options)
+        with offline_without_network() if from_hub and library != "torchvision" else nullcontext():
+            return _LIBRARIES[library](name, weights, offline, build_options)
     except UnsmoothError:
         raise
     except Exception as error:  # a constructor may fail in any way on its options; its message names the option
         raise UnsmoothError(f"{library} cannot build {spec}: {type(error).__name__}: {first_line(error)}") from error
+
+
+@contextmanager
+def offline_without_network() -> Iterator[None]:
+    """Let the hub's library use its cache only, if the hub cannot be reached: it would try again for a minute."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or not _reachable(constants.ENDPOINT)
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _reachable(address: str) -> bool:
+    """Whether a server accepts connections. Behind a proxy, only the proxy knows."""
+    parts = urlsplit(address)
+    if getproxies().get(parts.scheme) or parts.hostname is None:
+        return True
+    try:
+        socket.create_connection((parts.hostname, parts.port or 443), REACH).close()
+    except OSError:
+        return False
+    return True
 
 
 def _timm(name: str, pretrained: bool, offline: bool, options: dict[str, Any]) -> nn.Module:
@@ -69,8 +101,18 @@ def _torchvision(name: str, pretrained: bool, offline: bool, options: dict[str, 
     if name not in known:
         raise unknown("torchvision model", name, known)
     check_options(f"torchvision:{name}", options, constructor_options(models.get_model_builder(name)))
+    classes = options.pop("num_classes", None) if pretrained else None  # torchvision refuses it beside weights
     model: nn.Module = models.get_model(name, weights="DEFAULT" if pretrained else None, **options)
+    if classes is not None:
+        _replace_head(model, classes)
     return model
+
+
+def _replace_head(model: nn.Module, classes: int) -> None:
+    """Give a pretrained host a new last layer, if it has another number of classes."""
+    path, head = [(path, module) for path, module in model.named_modules() if isinstance(module, nn.Linear)][-1]
+    if head.out_features != classes:
+        model.set_submodule(path, nn.Linear(head.in_features, classes, head.bias is not None))
 
 
 def _hf(name: str, pretrained: bool, offline: bool, options: dict[str, Any]) -> nn.Module:

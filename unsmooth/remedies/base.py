@@ -31,7 +31,7 @@ from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import as_tokens, prefix_of
 from unsmooth.seam.intercept import Attend, AttentionCall, SdpaOptions, softmax_call
-from unsmooth.seam.patched import ResidualScale
+from unsmooth.seam.patched import ResidualScale, not_scriptable
 from unsmooth.utils.options import options
 
 OptionsT = TypeVar("OptionsT")
@@ -205,6 +205,8 @@ class ScorePatch(AttentionPatch, ABC):
 
 class TokenHook(nn.Module, ABC):
     """Changes the tokens at a hook point. The module itself is the hook: a closure would tie copies to the original."""
+
+    __prepare_scriptable__ = not_scriptable
 
     @abstractmethod
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:

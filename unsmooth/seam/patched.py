@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unsmooth.errors import UnsmoothError
 from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, SdpaOptions, fused_call, residual_side
 
 
@@ -212,6 +213,11 @@ def _weighted_sum(x: Tensor, branch: Tensor, changes: list[Any], skip: float, ga
     return branch, branch if skip == 0.0 else branch.add(x, alpha=skip)
 
 
+def not_scriptable(self: Any) -> Any:
+    """Called by torch.jit.script, which compiles source code and so does not see what a patch does to it."""
+    raise UnsmoothError("torch.jit.script cannot compile a treated model. Use torch.export or torch.compile.")
+
+
 @cache
 def patched_class(host: type[nn.Module]) -> type[nn.Module]:
     """The subclass of a host's class whose forward runs inside a `PatchedForward`."""
@@ -227,7 +233,10 @@ def patched_class(host: type[nn.Module]) -> type[nn.Module]:
     def reduce(self: Any, protocol: Any) -> Any:  # copies and pickles look the class up by its host
         return _new_instance, (host,), self.__dict__
 
-    body = {"forward": forward, "__reduce_ex__": reduce, "__module__": host.__module__, "_unsmooth_host": host}
+    body = {
+        "forward": forward, "__reduce_ex__": reduce, "__prepare_scriptable__": not_scriptable,
+        "__module__": host.__module__, "_unsmooth_host": host,
+    }  # fmt: skip
     return type(host.__name__, (host,), body)
 
 

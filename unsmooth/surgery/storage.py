@@ -29,6 +29,7 @@ from unsmooth.surgery.apply import apply, remove, start_again
 from unsmooth.surgery.create import build_model, create_model
 from unsmooth.surgery.record import PREFIX, applied, check_unfolded, check_unwrapped, check_whole, record_of
 from unsmooth.utils.files import replace_files
+from unsmooth.utils.precision import whole
 
 WEIGHTS, RECIPE = "model.safetensors", "recipe.json"
 FORMAT = 1
@@ -365,6 +366,7 @@ def _plain(model: nn.Module) -> dict[str, Tensor]:
     seen: set[int] = set()
     plain: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
+        tensor = whole(tensor)
         shared = tensor.untyped_storage().data_ptr() in seen
         seen.add(tensor.untyped_storage().data_ptr())
         tensor = tensor.detach()

@@ -1,17 +1,28 @@
-"""Processes that train one model together: a single one, or those that torchrun started."""
+"""Processes that train one model together: a single one, or those that torchrun started.
+
+torchrun starts its workers again after one died (--max-restarts), and they meet in a store that its agent keeps. That
+store still has the addresses of the processes before, so each start meets under a name of its own. (The variable
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE, which does the same, is read by the agent: a worker is too late to set it.)
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from unsmooth.errors import UnsmoothError, first_line
 from unsmooth.utils.devices import choose_device
+
+JOIN = timedelta(minutes=5)  # in which all processes must meet
+WORK = timedelta(minutes=30)  # in which all processes must reach the same point afterwards
 
 
 @dataclass(frozen=True)
@@ -86,7 +97,7 @@ def init_processes(device: str = "") -> Processes:
     Raises:
         UnsmoothError: If the device does not exist or is not supported, or if the process group cannot be joined.
     """
-    from timm.utils.distributed import init_distributed_device_so
+    from timm.utils.distributed import is_distributed_env, world_info_from_env
 
     device = device or str(choose_device(None, mps=False))
     try:
@@ -98,11 +109,37 @@ def init_processes(device: str = "") -> Processes:
     available = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if parsed.type == "cuda" and (parsed.index or 0) >= available:
         raise UnsmoothError(f"device {device!r} does not exist: torch sees {available or 'no'} GPUs. Use --device cpu.")
+    if not is_distributed_env():
+        return Processes(0, 1, parsed)
+    local, rank, world = world_info_from_env()
+    if parsed.type == "cuda":
+        parsed = torch.device("cuda", local)
+        torch.cuda.set_device(parsed)
     try:
-        group = init_distributed_device_so(device)
+        _join("nccl" if parsed.type == "cuda" else "gloo", rank, world)
     except (dist.DistError, RuntimeError, ValueError) as error:
         reason = first_line(error)
         network = isinstance(error, dist.DistNetworkError)
-        hint = ". If the port is in use, use torchrun --standalone or another --master-port" if network else ""
+        hint = (
+            ". If the port is in use, use torchrun --standalone or another --master-port"
+            if network
+            else f". All {world} processes must start within {JOIN.total_seconds():.0f} seconds"
+        )
         raise UnsmoothError(f"cannot join the process group: {reason}{hint}") from error
-    return Processes(group["global_rank"], group["world_size"], torch.device(group["device"]))
+    return Processes(rank, world, parsed)
+
+
+def _join(backend: str, rank: int, world: int) -> None:
+    """Meet the other processes, or raise after `JOIN`."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))  # for env://, where SLURM started the processes
+    store = None
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        agent = TCPStore(
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, is_master=False, timeout=JOIN
+        )
+        store = PrefixStore(f"unsmooth/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", agent)
+    dist.init_process_group(
+        backend, init_method=None if store else "env://", store=store, rank=rank, world_size=world, timeout=JOIN
+    )
+    set_timeout = getattr(dist.distributed_c10d, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
+    set_timeout(WORK, dist.group.WORLD)

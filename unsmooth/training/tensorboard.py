@@ -30,7 +30,15 @@ class TensorBoardLog:
                 stacklevel=2,
             )
             return
-        self.writer = SummaryWriter(str(path), purge_step=epoch + 1 if resumed else None)
+        try:
+            self.writer = SummaryWriter(str(path), purge_step=epoch + 1 if resumed else None)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """Go on without the log: metrics.jsonl has the same metrics."""
+        self.writer = None
+        warnings.warn(f"the TensorBoard log is not written any more: {error.strerror or error}", stacklevel=3)
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Write the metrics of an epoch, unless the writer stopped (because the disk is full, for instance)."""
@@ -39,6 +47,12 @@ class TensorBoardLog:
         thread = getattr(self.writer.file_writer.event_writer, "_worker", None)
         if thread is not None and not thread.is_alive():
             return
+        try:
+            self._write(line)
+        except OSError as error:
+            self._give_up(error)
+
+    def _write(self, line: Mapping[str, Any]) -> None:
         for name, value in line.items():
             if name != "epoch" and isinstance(value, int | float):
                 self.writer.add_scalar(name, value, line["epoch"])
@@ -55,4 +69,7 @@ class TensorBoardLog:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self.writer is not None:
-            self.writer.close()
+            try:
+                self.writer.close()
+            except OSError as problem:
+                self._give_up(problem)

@@ -198,6 +198,11 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
         optimizer: torch.optim.Optimizer = create_optimizer_v2(groups, recipe.optimizer, lr=recipe.scaled_lr, **betas)
     except (AssertionError, ImportError, TypeError, ValueError) as error:
         raise UnsmoothError(f"timm cannot build the optimizer {recipe.optimizer!r}: {error}") from error
+    if getattr(optimizer, "is_second_order", False):
+        raise UnsmoothError(
+            f"the optimizer {recipe.optimizer!r} needs second derivatives, which training does not compute. "
+            "Use another one, such as adamw."
+        )
     if betas and any(group.get("betas") != betas["betas"] for group in optimizer.param_groups):
         raise UnsmoothError(
             f"the optimizer {recipe.optimizer!r} has no second beta (got beta2={recipe.beta2:g}). Use beta2=0."

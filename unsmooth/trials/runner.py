@@ -6,9 +6,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -19,11 +20,13 @@ import torch
 from unsmooth.errors import Interrupted, UnsmoothError
 from unsmooth.training.observer import OnProgress, ProgressObserver
 from unsmooth.training.run import Diverged, train
+from unsmooth.training.signals import StopFlag, graceful_shutdown
 from unsmooth.utils.progress import Progress
 
 STOPPED = "interrupted. Finished steps are kept: run the same command again to resume."
 RUNS = "runs"  # the stage that all runs are
 REPORT_EVERY = 0.2  # seconds between two progress reports of a worker
+LOOK_EVERY = 0.2  # seconds between two looks for a signal
 
 
 @dataclass(frozen=True)
@@ -77,34 +80,68 @@ def run_jobs(jobs: Sequence[Job], parallel: int, device: str, on_progress: OnPro
         devices.put(_device_of(device, i))
     listener = threading.Thread(target=_listen, args=(progress, on_progress), daemon=True)
     listener.start()
+    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(parallel, context, _begin_worker, (progress, devices, threads_per_job(parallel)))
+    ended = False
     try:
-        return _submit_all(pool, list(jobs), parallel)
-    except KeyboardInterrupt:
+        with graceful_shutdown() as flag:
+            failed = _submit_all(pool, list(jobs), parallel, flag, lambda: _signal_workers(others, signal.SIGTERM))
+        ended = True
+        return failed
+    except (KeyboardInterrupt, Interrupted):
         raise Interrupted(STOPPED) from None
     except BrokenProcessPool as error:
+        if flag.stop:  # a worker that was not training yet ends at the signal
+            raise Interrupted(STOPPED) from None
         raise UnsmoothError(
             "a worker process died, possibly out of memory. Finished runs are kept: repeat with fewer --jobs."
         ) from error
     finally:
-        pool.shutdown()
-        progress.put(None)
-        listener.join()
+        if ended:
+            pool.shutdown()
+            progress.put(None)
+            listener.join()
+        else:  # a dead worker may have left the queue locked, so nothing waits for it
+            _signal_workers(others, signal.SIGKILL)
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _submit_all(pool: ProcessPoolExecutor, jobs: list[Job], parallel: int) -> dict[str, str]:
-    """Submit one job per worker at a time, since submitted jobs cannot be cancelled."""
+def _submit_all(
+    pool: ProcessPoolExecutor, jobs: list[Job], parallel: int, flag: StopFlag, stop_workers: Callable[[], None]
+) -> dict[str, str]:
+    """Submit one job per worker at a time, since submitted jobs cannot be cancelled.
+
+    The first signal is passed on to the workers, which save their runs; then this raises `Interrupted`.
+    """
     failed: dict[str, str] = {}
     running: dict[Future[str], Job] = {}
+    stopping = False
     while jobs or running:
-        while jobs and len(running) < parallel:
+        while jobs and len(running) < parallel and not stopping:
             job = jobs.pop(0)
             running[pool.submit(_work, job)] = job
-        for done in wait(running, return_when=FIRST_COMPLETED).done:
-            job = running.pop(done)
-            if reason := done.result():
+        if flag.stop and not stopping:
+            stopping = True
+            stop_workers()
+        done, _ = wait(running, LOOK_EVERY, FIRST_COMPLETED)
+        for future in done:
+            job = running.pop(future)
+            if isinstance(future.exception(), Interrupted | BrokenProcessPool) and stopping:
+                continue
+            if reason := future.result():
                 failed[job.name] = reason
+        if stopping and not running:
+            raise Interrupted(STOPPED)
     return failed
+
+
+def _signal_workers(others: set[Any], number: signal.Signals) -> None:
+    """Send a signal to the processes that were started since `others`."""
+    for process in set(multiprocessing.active_children()) - others:
+        with suppress(OSError):
+            process_id = process.pid
+            assert process_id  # 0 would be the whole group
+            os.kill(process_id, number)
 
 
 def _device_of(device: str, worker: int) -> str:

@@ -17,3 +17,9 @@ def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
 def full(x: Tensor) -> Tensor:
     """`x` in single precision, or unchanged if it is in double precision."""
     return x if x.dtype == torch.float64 else x.float()
+
+
+def whole(x: Tensor) -> Tensor:
+    """A tensor that is sharded over processes (FSDP) as one; every process must call it."""
+    gathered: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
+    return gathered

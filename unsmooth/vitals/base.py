@@ -42,6 +42,7 @@ MAP_SAMPLE, MAP_DEFAULT = 8, 2  # maps are decomposed
 MAPS_DEFAULT = 16  # maps are computed
 MAP_SIDE = 256  # larger maps are decomposed for fewer images
 LARGEST_SIDE = 1024  # larger maps are decomposed only if the vital is requested by name
+LARGEST_MAPS = 2**28  # entries of one image's maps (1 GiB) above which maps are computed only on request
 THEORY_SAMPLE = 2  # images for bounds
 
 ROUNDING = 1e-5  # tolerance for rows of softmax to sum to one

@@ -3,15 +3,19 @@
     Σ_{i<j} |cos(X_i, X_j)| / (n(n−1)/2)                                 (anti-oversmoothing, Eq. 76)
 
 From 0 (orthogonal tokens) to 1 (all on one line). A token of zeros counts as orthogonal to all others. Norms do not
-matter: one very large token among equal ones changes it little. In healthy models it often falls with depth.
+matter: one very large token among equal ones changes it little. In healthy models it often falls with depth. Pairs are
+computed some rows at a time, so that memory is linear in the tokens.
 """
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from unsmooth.vitals.base import Undefined, full, register
+
+ENTRIES = 2**24  # cosines that are held at once
 
 
 @register(
@@ -28,6 +32,10 @@ def token_cosine(x: Tensor) -> Tensor:
     if n < 2:
         raise Undefined("it needs at least two tokens")
     u = F.normalize(full(x), dim=-1)
-    gram = u @ u.mT
-    gram.diagonal(dim1=-2, dim2=-1).zero_()
-    return gram.abs_().sum(dim=(-2, -1)) / (n * (n - 1))
+    total = torch.zeros(x.shape[:-2], dtype=u.dtype, device=u.device)
+    step = max(1, ENTRIES // (n * total.numel() or 1))
+    for start in range(0, n, step):
+        gram = u[..., start : start + step, :] @ u.mT
+        gram.diagonal(offset=start, dim1=-2, dim2=-1).zero_()
+        total += gram.abs_().sum(dim=(-2, -1))
+    return total / (n * (n - 1))
