@@ -42,7 +42,7 @@ class Attention:
     scale_k: float = 1.0
     scale_after: float = 1.0
     nonstandard_scores: str = ""  # why the scores are not a plain scaled dot product
-    mixed: bool = False  # whether a linear layer mixes its maps over heads
+    mixed: bool = False  # whether a linear layer or a convolution mixes its maps over heads
     inputs: int = 0  # channels of the tokens that its first linear layer reads, one per query; 0: there is none
 
 

@@ -19,6 +19,7 @@ from unsmooth.hosts.modes import eval_mode
 from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, residual_side
 
 Shape = tuple[int, ...]
+CONVOLUTIONS = {torch.conv2d, torch.nn.functional.conv2d}
 MULTIPLY = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, Tensor.mul_, Tensor.__imul__}
 DIVIDE = {torch.div, Tensor.div, Tensor.__truediv__, Tensor.div_, Tensor.__itruediv__}
 
@@ -51,7 +52,7 @@ class AttentionEvent:
     scale_k: float = 1.0
     scale_after: float = 1.0
     nonstandard_scores: str = ""  # why the scores are not a plain scaled dot product
-    mixed: bool = False  # whether a linear layer mixes the maps of its heads
+    mixed: bool = False  # whether a linear layer or a convolution mixes the maps of its heads
 
 
 @dataclass
@@ -137,7 +138,7 @@ class _Recorder(AttentionInterceptor):
         event = LinearEvent(self.tick(), tuple(self.stack), name, weight.shape[1], weight.shape[0], rows)
         self.trace.linears.append(event)
         out = super().on_linear(x, weight, bias)
-        self.mixed = self.follow_map([x], out) or self.mixed
+        self.mixed |= self.follow_map([x], out)
         return out
 
     def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
@@ -175,7 +176,7 @@ class _Recorder(AttentionInterceptor):
 
     def on_other(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = super().on_other(func, args, kwargs)
-        self.follow_map(args, out)
+        self.mixed |= self.follow_map(args, out) and func in CONVOLUTIONS
         if func in MULTIPLY or func in DIVIDE:
             a, b = args[0], args[1]
             tensor, factor = (b, a) if isinstance(a, int | float) else (a, b)
