@@ -237,7 +237,7 @@ def test_unknown_names_list_what_is_known_unless_it_is_too_much(known: list[str]
 def test_an_interruption_is_one_line_of_the_first_process(
     error: BaseException, rank: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(spec: str) -> None:
+    def interrupted(*arguments: str) -> None:
         raise error
 
     monkeypatch.setattr("unsmooth.surgery.check.checkup", interrupted)

@@ -310,6 +310,8 @@ def test_some_blocks_have_the_values_that_they_have_among_all(chosen: list[int])
     alone = [vital for vital in EVERY if vital.of != "blocks" or vital.key == "depth_probe"]
     for vital in alone:
         for part, series in actual.values[vital.key].items():
+            if part == "lost.matrix":  # a comparison with every other block
+                continue
             assert [i for i, value in enumerate(series) if value is not None] == [
                 i for i in chosen if whole.values[vital.key][part][i] is not None
             ]

@@ -165,7 +165,7 @@ def test_without_the_first_arm_there_is_nothing_to_compare_with():
 def test_one_seed_has_no_spread():
     text = said(page(trial(seeds=(7,))))
     assert "73.1 %" in text and "73.1 ±" not in text
-    assert "over images only, since there is one seed" in text
+    assert "With one seed it covers the variation over images only" in text
     assert "1 seed (7) per model" in text
 
 

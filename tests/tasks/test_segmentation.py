@@ -383,7 +383,7 @@ def test_other_refusals(tmp_path, monkeypatch):
         evaluate_segmentation(small(VIT), root, options={"mode": "whole"})
     with pytest.raises(UnsmoothError, match=r"a segmenter or the folder of one .got Linear"):
         evaluate_segmentation(nn.Linear(1, 1), root)
-    with pytest.raises(UnsmoothError, match="cannot use the device cuba"):
+    with pytest.raises(UnsmoothError, match="device 'cuba' cannot be used"):
         evaluate_segmentation(small(VIT), root, device="cuba")
     with pytest.raises(UnsmoothError, match="split must be train or val"):
         evaluate_segmentation(small(VIT), root, split="test")
