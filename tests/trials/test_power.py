@@ -83,8 +83,8 @@ def test_it_is_stated_before_the_first_run_and_kept(tmp_path):
     assert longer.disagreement == pytest.approx(max(differs, 0.5 / 40))
     assert longer.accuracy == pytest.approx(np.mean(runs[0]))
     text = " ".join(str(trial).split())
-    assert "Stated before the first run: 2 seeds and 40 validation images" in text
-    assert "before the first run" in (tmp_path / "report.html").read_text().lower()
+    assert "Detectable difference: 2 seeds and 40 validation images" in text
+    assert "since there are no runs yet" in " ".join((tmp_path / "report.html").read_text().split())
 
 
 def test_two_plain_runs_are_a_pilot(tmp_path):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def design(trial: Trial) -> list[str]:
     """What was decided before and during the trial, one text each."""
-    texts = [] if trial.power is None else [f"Stated before the first run: {trial.power.text}"]
+    texts = [] if trial.power is None else [f"Detectable difference: {trial.power.text}"]
     if trial.start is not None:
         texts.append(f"All arms start from {trial.start}. {_starts(trial)}")
     texts += sweeps(trial)
