@@ -19,8 +19,8 @@ ILL = HOST + "+no_skip(branch=attn)"
 REMEDY = "augmented_shortcut(branch=attn)"
 TREATED = f"{ILL}+{REMEDY}"
 SEEDS = 3
-# No flips and no crops: a mirrored digit is another shape, and digits fill their 64 pixels. The learning rate was chosen
-# among 1e-3 to 4e-3 so that both the plain and the treated host train; at 4e-3 only the plain one does.
+# No flips and no crops: a mirrored digit is another shape, and digits fill their 64 pixels.
+# The learning rate was chosen so that both the plain and the treated host train; at 4e-3 only the plain one does.
 BUDGET: dict[str, Any] = {
     "epochs": 16,
     "batch_size": 32,
