@@ -13,7 +13,7 @@ import unsmooth
 from unsmooth.cli.terminal import RunBars
 from unsmooth.trials.runner import AllRuns
 from unsmooth.utils import progress as progress_module
-from unsmooth.utils.progress import StageLog, StageText, duration, show_progress
+from unsmooth.utils.progress import StageLog, StageText, rough_duration, show_progress
 
 SPEC = "vit_tiny_patch16_224(depth=2, img_size=32, patch_size=8, embed_dim=24, num_heads=2)"
 
@@ -138,7 +138,7 @@ def test_time_left_counts_from_what_was_done_before(monkeypatch: pytest.MonkeyPa
     ("seconds", "text"), [(0.2, "0 s"), (99, "99 s"), (100, "2 min"), (3570, "1 h 0 min"), (7500, "2 h 5 min")]
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert rough_duration(seconds) == text
 
 
 def test_all_runs_are_counted_beside_each_run(capsys: pytest.CaptureFixture[str]) -> None:

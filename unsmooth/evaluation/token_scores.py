@@ -11,6 +11,7 @@ the class token are classified. Tokens are the outputs of blocks, before the fin
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -114,7 +115,7 @@ def token_scores(
     return queries.result(memory, settings)
 
 
-class _Pass:
+class _Pass(ABC):
     """Receives the tokens of each block of a batch."""
 
     def __init__(self, anatomy: Anatomy, prepare: Preprocessing, source: LabelData | MaskData) -> None:
@@ -150,8 +151,8 @@ class _Pass:
             self.counts[grid] = [patch_counts(mask, grid, self.source.classes) for mask in self.targets]
         return self.counts[grid]
 
-    def on_tokens(self, block: Block, x: Tensor) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def on_tokens(self, block: Block, x: Tensor) -> None: ...
 
 
 class _Memory(_Pass):

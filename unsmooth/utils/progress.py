@@ -110,7 +110,7 @@ class StageText:
         if total is None:
             return printable(f"{stage}: {int(done)}" if done else stage)
         left = (now - self.started) * (total - done) / (done - self.first) if done > self.first else None
-        return printable(f"{stage}: {int(done)} of {int(total)}") + (f", {duration(left)} left" if left else "")
+        return printable(f"{stage}: {int(done)} of {int(total)}") + (f", {rough_duration(left)} left" if left else "")
 
 
 class StageLog:
@@ -148,8 +148,8 @@ class NotebookLine:
         self.handle.update({"text/plain": ""}, raw=True)
 
 
-def duration(seconds: float) -> str:
-    """A duration in its usual units: 45 s, 3 min, 2 h 5 min."""
+def rough_duration(seconds: float) -> str:
+    """An estimate without false precision: 45 s, 3 min, 2 h 5 min."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
