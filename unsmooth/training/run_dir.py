@@ -129,8 +129,8 @@ class RunDir:
             for name in ROUNDING:
                 if name in old and name in settings and old[name] != settings[name]:
                     warnings.warn(
-                        f"{self.path} was started with {name}={old[name]} and is resumed with {settings[name]}: results "
-                        "will differ slightly from those of an uninterrupted run.",
+                        f"{self.path} was started with {name}={old[name]} and is resumed with {settings[name]}: "
+                        "results will differ slightly from those of an uninterrupted run.",
                         stacklevel=2,
                     )
         else:
