@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -205,11 +205,11 @@ FEW = ("deit", "cait", "swin", "hf_vit", "torchvision_vit")
 ON_ALL_HOSTS = CASES[: CASES.index("layer_scale") + 1]
 
 
-def pairs(hosts: Iterable[str] = ALL, refused: bool = True) -> list[Any]:
+def pairs(hosts: Iterable[str] = ALL, cases: Sequence[str] = CASES, refused: bool = True) -> list[Any]:
     """Pairs of host and case as test parameters, marked full where they are left to `make test-all`."""
     return [
         pytest.param(name, case, marks=[] if case in ON_ALL_HOSTS or name in FEW else pytest.mark.full)
         for name in hosts
-        for case in CASES
+        for case in cases
         if refused or (name, case) not in REFUSED
     ]
