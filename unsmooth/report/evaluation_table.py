@@ -40,6 +40,7 @@ def as_rich(evaluation: Evaluation) -> list[RenderableType]:
     if evaluation.tokens is not None:
         pieces += token_table.as_rich(evaluation.tokens)
     pieces.append(Text(_cost(evaluation.cost), style="dim"))
+    pieces += [Text(f"warning: {warning}", style="yellow") for warning in evaluation.warnings]
     not_finite = sum(row.not_finite for row in evaluation.rows)
     if not_finite:
         pieces.append(Text(f"{not_finite} predictions were NaN or Inf and count as wrong", style="yellow"))
