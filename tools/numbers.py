@@ -15,7 +15,9 @@ from unsmooth.results.diagnosis import Diagnosis, Series
 def numbers_only(diagnosis: Diagnosis) -> Diagnosis:
     diagnosis.samples = []
     for vital in diagnosis.vitals.values():
-        vital.parts = {part: series for part, series in vital.parts.items() if part == vital.main or not _curves(series)}
+        vital.parts = {
+            part: series for part, series in vital.parts.items() if part == vital.main or not _curves(series)
+        }
     return diagnosis
 
 

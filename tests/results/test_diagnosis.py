@@ -8,19 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
 from tests.report.test_diagnosis_page import diagnosis
 from unsmooth.errors import UnsmoothError
 from unsmooth.results.diagnosis import (
     Diagnosis,
-    Finding,
-    ImagesInfo,
-    ModelInfo,
-    Provenance,
-    Series,
     Spread,
-    Verdict,
 )
 
 RESULTS = Path(__file__).parents[2] / "results"

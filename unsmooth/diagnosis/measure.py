@@ -24,7 +24,17 @@ from unsmooth.results.diagnosis import Series, Spread
 from unsmooth.seam.intercept import AttentionCall
 from unsmooth.utils.precision import full
 from unsmooth.utils.threads import one_thread
-from unsmooth.vitals.base import LARGEST_MAPS, LARGEST_SIDE, MAP_SIDE, MAPS_DEFAULT, MAPS_LEAST, Collector, Undefined, Values, Vital
+from unsmooth.vitals.base import (
+    LARGEST_MAPS,
+    LARGEST_SIDE,
+    MAP_SIDE,
+    MAPS_DEFAULT,
+    MAPS_LEAST,
+    Collector,
+    Undefined,
+    Values,
+    Vital,
+)
 
 UNSUPPORTED = {
     "channel": "its attention is over channels, not tokens",
