@@ -44,7 +44,7 @@ MAP_BYTES = 2**26  # size of one block's maps above which a batch becomes smalle
 BATCH_SIZES = (4, 16)  # range of the default batch size; CKA needs four images
 REFERENCE_IMAGES = 4
 REFERENCE_SAMPLE = 1  # of them, whose maps and decompositions are computed
-QUICK_SAMPLE = 3  # images whose maps and decompositions a quick diagnosis computes
+QUICK_SAMPLE = 4  # images whose maps and decompositions a quick diagnosis computes
 SAMPLE_IMAGES = 2
 
 

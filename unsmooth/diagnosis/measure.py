@@ -304,8 +304,9 @@ class _Pass:
         return self.limited(vital, vital.images(vital.key in self.requested))
 
     def limited(self, vital: Vital, sample: int | None) -> int | None:
-        capped = self.most is not None and sample is not None and vital.key not in self.requested
-        return min(sample, self.most) if capped else sample  # type: ignore[type-var]
+        if self.most is None or vital.key in self.requested:
+            return sample
+        return vital.quick_sample if sample is None else min(sample, self.most)
 
     def rest(self, sample: int | None, k: int) -> int:
         """How many of the next `k` images belong to a sample."""

@@ -65,6 +65,7 @@ class Vital:
     sites: tuple[str, ...] = ("",)  # where tokens are decomposed: block output, branch, residual sum
     sample: int | None = None  # maximum number of images; None: all
     default_sample: int | None = None  # the same where the vital is not requested by name; None: `sample`
+    quick_sample: int | None = None  # the same in a quick diagnosis, for vitals without a sample; None: all
     cubic: bool = False  # cost is cubic in the size of the map, so larger maps get fewer images
     site_sample: int | None = None  # maximum number of images for sites other than the block output
     default_site_sample: int | None = None  # the same where the vital is not requested by name

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unsmooth.vitals.base import Undefined, full, register
+from unsmooth.vitals.base import TOKEN_DEFAULT, Undefined, full, register
 
 ENTRIES = 2**24  # cosines that are held at once
 PARTS = 4  # parts of the rows; each is compared with itself and with later ones
@@ -25,6 +25,7 @@ PARTS = 4  # parts of the rows; each is compared with itself and with later ones
     reading="1: all tokens on one line; 0: orthogonal tokens",
     family="similarity",
     of="tokens",
+    quick_sample=TOKEN_DEFAULT,
     low=0.0,
     high=1.0,
 )
