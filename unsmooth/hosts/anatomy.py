@@ -143,8 +143,6 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
             f"{type(model).__name__} ran no attention that unsmooth recognises (scaled_dot_product_attention, or "
             "softmax followed by a product), so there is nothing to treat: is it a vision transformer?"
         )
-    traced = trace(model, example, names)  # residual sums are recognised once the blocks are known
-    owners = {event.at: _block_of(event.core, modules, run) for event in traced.attentions}
     patch_embed = find_patch_embedding(traced, modules)
     class_parameter = any(name.split(".")[-1] in CLASS_TOKENS for name, _ in model.named_parameters())
     blocks: list[Block] = []
@@ -194,7 +192,8 @@ def _block(index: int, name: str, events: list[AttentionEvent], traced: Trace, m
 
     inside = [c for c in traced.calls if call.start < c.start < call.end]
     linears = [event for event in traced.linears if own_event(event.at)]
-    sums = [at for at in traced.sums if own_event(at)]
+    before_inner = min((other.start for other in inner), default=call.end)
+    sums = [at for at in call.sums if at < before_inner]  # a block inside it ends its residual stream
     reasons: dict[str, str] = {}
     channels, tokens, _ = _layout(call.input or (), linears)
     attentions = tuple(_attention(event, modules, tokens, channels, linears) for event in events)

@@ -34,6 +34,7 @@ class ModuleCall:
     end: int = -1
     input: Shape | None = None
     output: Shape | None = None
+    sums: list[int] = field(default_factory=list)  # its input plus a tensor, that sum plus a tensor, and so on
 
 
 @dataclass
@@ -74,7 +75,6 @@ class Trace:
     calls: list[ModuleCall] = field(default_factory=list)
     attentions: list[AttentionEvent] = field(default_factory=list)
     linears: list[LinearEvent] = field(default_factory=list)
-    sums: list[int] = field(default_factory=list)  # the residual sums of blocks
 
 
 def _shape(value: Any) -> Shape | None:
@@ -94,11 +94,11 @@ class _Product:
 
 
 class _Recorder(AttentionInterceptor):
-    def __init__(self, model: nn.Module, trace: Trace, blocks: Collection[str]):
+    def __init__(self, model: nn.Module, trace: Trace):
         super().__init__()
-        self.trace, self.blocks, self.clock, self.stack = trace, blocks, 0, [""]
-        self.stream: list[Tensor | None] = []  # the residual stream of the running block, under all its names
+        self.trace, self.clock, self.stack = trace, 0, [""]
         self.open: list[ModuleCall] = []
+        self.streams: list[list[Tensor | None]] = []  # the residual stream of each open call, under all its names
         self.parameters = {id(p): name for name, p in model.named_parameters(remove_duplicate=False)}
         self.reset_scores()
 
@@ -120,17 +120,16 @@ class _Recorder(AttentionInterceptor):
             call = ModuleCall(name, module, self.tick(), input=_shape((args, kwargs)))
             self.trace.calls.append(call)
             self.open.append(call)
+            self.streams.append([first_tensor((args, kwargs))])
             self.stack.append(name)
-            if name in self.blocks:
-                self.stream = [first_tensor((args, kwargs))]
 
         return hook
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         call = self.open.pop()
         call.end, call.output = self.tick(), _shape(output)
-        if self.stack.pop() in self.blocks:
-            self.stream = []
+        self.streams.pop()
+        self.stack.pop()
 
     def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         name = self.parameters.get(id(weight), "")
@@ -163,16 +162,19 @@ class _Recorder(AttentionInterceptor):
 
     def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         out = super().on_add(func, args, kwargs)
-        if residual_side(self.stream, args) is not None:
-            self.trace.sums.append(self.tick())
-            self.stream = [out]
+        at = self.tick()
+        for i, stream in enumerate(self.streams):
+            if residual_side(stream, args) is not None:
+                self.open[i].sums.append(at)
+                self.streams[i] = [out]
         self.follow_map(args, out)
         return out
 
     def on_alias(self, source: Tensor, result: Tensor) -> None:
         self.scaled += [(result, factor) for tensor, factor in self.scaled if tensor is source]
-        if any(source is known for known in self.stream):
-            self.stream.append(result)
+        for stream in self.streams:
+            if any(source is known for known in stream):
+                stream.append(result)
 
     def on_other(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = super().on_other(func, args, kwargs)
@@ -233,10 +235,10 @@ def _hooked(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
             handle.remove()
 
 
-def trace(model: nn.Module, example: Example, blocks: Collection[str] = ()) -> Trace:
-    """Trace one forward pass of `model` on `example`, with the residual sums of the named blocks."""
+def trace(model: nn.Module, example: Example) -> Trace:
+    """Trace one forward pass of `model` on `example`."""
     result = Trace()
-    recorder = _Recorder(model, result, blocks)
+    recorder = _Recorder(model, result)
     with eval_mode(model), _hooked(model, recorder), recorder:
         run(model, example)
     return result

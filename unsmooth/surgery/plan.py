@@ -135,11 +135,14 @@ def plan(
     return prepare(model, remedy, blocks, example, options, device="meta").plan
 
 
-def fit(model: nn.Module, remedy: str | SpecItem) -> Fit:
-    """Whether a remedy can be applied to a model: it exists, has these options, and fits at least one block."""
+def fit(model: nn.Module, remedy: str | SpecItem, anatomy: Anatomy | None = None) -> Fit:
+    """Whether a remedy can be applied to a model: it exists, has these options, and fits at least one block.
+
+    A known anatomy saves a forward pass.
+    """
     item = remedy if isinstance(remedy, SpecItem) else parse_item(remedy)
     try:
-        planned = plan(model, item)
+        planned = prepare(model, item, device="meta", anatomy=anatomy).plan
     except UnsmoothError as error:
         return Fit(item, None, str(error))
     return Fit(item, planned, "" if planned.sites else _reasons(planned))
@@ -156,6 +159,7 @@ def prepare(
     example: Example | None = None,
     options: Mapping[str, Any] | None = None,
     device: str = "cpu",
+    anatomy: Anatomy | None = None,
 ) -> Operation:
     """Check a remedy on a model and build its patches on `device`; "meta" builds them without memory, for a plan."""
     check_model(model)
@@ -169,7 +173,7 @@ def prepare(
     method, resolved = remedies.get(item.name), remedies.options_of(item)
     if method.once and blocks is not None:
         raise UnsmoothError(f"{method.key} is applied once per model and takes no blocks (got {blocks!r})")
-    anatomy = anatomy_of(model, example)
+    anatomy = anatomy_of(model, example) if anatomy is None else anatomy
     selected = method.blocks(anatomy, resolved) if method.once else select_blocks(blocks, len(anatomy.blocks))
     _check_conflicts(record_of(model), method, selected)
     plans: list[BlockPlan] = []
