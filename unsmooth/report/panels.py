@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 if TYPE_CHECKING:
-    from unsmooth.results.diagnosis import Sample, SampleBlock
+    from unsmooth.results.sample import Sample, SampleBlock
 
 COLOURS = ("#0072b2", "#d55e00", "#00875f", "#b0528a", "#a87400", "#55606b")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (8, 2)), (0, (1, 1.5)))
