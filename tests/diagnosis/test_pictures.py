@@ -18,6 +18,7 @@ from unsmooth.diagnosis.pictures import SIDE, colours, principal
 from unsmooth.results.sample import Sample
 
 Array = np.ndarray[Any, Any]
+NEEDS_ALL = "it needs the maps of all blocks before it"
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
 
 
@@ -26,7 +27,7 @@ def sample_of(model: nn.Module, images: Tensor = IMAGES) -> Sample:
 
 
 def seen_by_hooks(model: nn.Module, images: Tensor = IMAGES[:1]) -> tuple[list[Array], list[Array]]:
-    """Block outputs (n, d) and maps (heads, n, n) of a timm ViT, from its explicit attention instead of the fused one."""
+    """Block outputs (n, d) and maps (heads, n, n) of a timm ViT, from its explicit attention, not the fused one."""
     model = copy.deepcopy(model).eval()
     tokens: list[Array] = []
     maps: list[Array] = []
@@ -100,6 +101,10 @@ def test_norms_are_those_of_the_patches() -> None:
         np.testing.assert_allclose(decoded(picture.norms, 16), norms / norms.max() * 255, atol=1)
 
 
+def saturated(reached: Array) -> Array:
+    return (reached.clip(0) / np.quantile(reached, 0.95)).clip(0, 1) * 255
+
+
 def rollout(maps: list[Array]) -> list[Array]:
     """Abnar and Zuidema: the product of ½A + ½I with normalised rows, from the last block to the first."""
     flows: list[Array] = []
@@ -122,7 +127,8 @@ def test_class_attention_and_rollout_of_fused_maps(name: str) -> None:
         expected = rows / rows.max(axis=1, keepdims=True) * 255
         np.testing.assert_allclose(decoded(picture.class_attention, 3, 16), expected, atol=1)
         reached = flow[0, prefix:]
-        np.testing.assert_allclose(decoded(picture.rollout, 16), reached / reached.max() * 255, atol=1)
+        np.testing.assert_allclose(decoded(picture.rollout, 16), saturated(reached), atol=1)
+        assert picture.rollout_peak == pytest.approx(reached.max() / reached.mean(), rel=1e-4)
 
 
 def test_rollout_of_a_treated_model_is_of_the_effective_maps() -> None:
@@ -134,8 +140,8 @@ def test_rollout_of_a_treated_model_is_of_the_effective_maps() -> None:
         part.omega.data = omega
     low = np.full_like(maps[0], 1 / 17)
     effective = low + (1 + omega.double().numpy()[:, None, None]) * (maps[0] - low)
-    reached = rollout([effective])[0][0, 1:].clip(0)
-    np.testing.assert_allclose(decoded(sample_of(model).pictures[0].rollout, 16), reached / reached.max() * 255, atol=1)
+    reached = rollout([effective])[0][0, 1:]
+    np.testing.assert_allclose(decoded(sample_of(model).pictures[0].rollout, 16), saturated(reached), atol=1)
 
 
 def test_without_a_class_token_the_rollout_is_that_of_the_mean_patch() -> None:
@@ -145,7 +151,7 @@ def test_without_a_class_token_the_rollout_is_that_of_the_mean_patch() -> None:
     sample = sample_of(model)
     assert sample.left_out == {"class_attention": "blocks 0–1: it has no class token"}
     reached = rollout(seen_by_hooks(model)[1])[1].mean(axis=0)
-    np.testing.assert_allclose(decoded(sample.pictures[1].rollout, 16), reached / reached.max() * 255, atol=1)
+    np.testing.assert_allclose(decoded(sample.pictures[1].rollout, 16), saturated(reached), atol=1)
 
 
 def test_tokens_of_a_remedy_are_no_patches() -> None:
@@ -161,9 +167,9 @@ def test_tokens_of_a_remedy_are_no_patches() -> None:
 @pytest.mark.parametrize(
     ("name", "side", "rollout", "paths"),
     [
-        ("swin", 56, "blocks 0–1: its attention is over windows; block 2: block 0, before it, has none",
+        ("swin", 56, f"blocks 0–1: its attention is over windows; block 2: {NEEDS_ALL}",
          "block 2: it has another number of tokens or channels"),
-        ("pvt_v2", 224, "blocks 0–2: its attention has fewer keys than queries; block 3: block 0, before it, has none",
+        ("pvt_v2", 224, f"blocks 0–2: its attention has fewer keys than queries; block 3: {NEEDS_ALL}",
          "blocks 0–3: no other block has as many tokens and channels"),
         ("convmixer", 32, "blocks 0–1: it has no softmax attention", None),
     ],

@@ -6,8 +6,8 @@
     rollout            R_l = Â_l R_{l−1},   Â = ½A + ½I with rows that sum to 1,   A: mean of the heads
     trajectories       paths of u_i through the blocks, on two principal components
 
-Tokens are divided by their norms, because norms grow by an order of magnitude from the first block to the last. One basis
-for all blocks shows how far the tokens of a block still differ, a basis of its own what the rest of the difference is.
+Tokens are divided by their norms, because norms grow by an order of magnitude from the first block to the last. One
+basis for all blocks shows how far the tokens of a block still differ; a basis of its own shows what is left of it.
 Rollout is that of Abnar and Zuidema (Quantifying Attention Flow in Transformers, ACL 2020), of the effective maps.
 
 Signs are fixed: the largest entry of each component is positive. Only the tokens of one image are held, at most
@@ -34,7 +34,8 @@ from unsmooth.results.sample import TokenPictures, Trajectories
 
 SIDE = 40  # patches per side of a picture; finer grids are averaged
 PATHS_PER_SIDE = 7
-COLOUR_QUANTILE = 0.99  # of coordinates, whose colour is saturated
+COLOUR_QUANTILE = 0.99  # of coordinates; the colour of larger ones is saturated
+ROLLOUT_QUANTILE = 0.95  # of patches; a few sinks would darken the rest
 PICTURES = ("pca", "norms", "class_attention", "rollout", "trajectories")
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -73,7 +74,7 @@ class PictureCollector:
         )
 
     def add_map(self, block: Block, maps: Tensor, patches: slice, grid: tuple[int, int]) -> None:
-        """Maps (heads, n, n) of a block whose tokens were added, all tokens included; `patches` are those of the grid."""
+        """Maps (heads, n, n) between all tokens of a block; `patches` are the tokens of the grid."""
         picture = self.pictures[block.index]
         rows = _shrink(maps[:, :1, patches].flatten(0, 1), grid)
         if list(rows.shape[-2:]) != picture.grid:
@@ -87,14 +88,17 @@ class PictureCollector:
         self._follow(block, maps.mean(dim=0))
         if self.flow is not None and block.index not in self.reasons["rollout"]:
             reached = self.flow[0] if block.class_token else self.flow[patches].mean(dim=0)
-            picture.rollout = as_bytes(_shrink(reached[patches].unsqueeze(0), grid))
+            shown = _shrink(reached[patches].unsqueeze(0), grid)
+            saturated = max(float(shown.quantile(ROLLOUT_QUANTILE)), 1e-12)
+            picture.rollout = as_bytes(shown.clamp_max(saturated), saturated)
+            picture.rollout_peak = round_values(float(shown.amax() / shown.mean().clamp_min(1e-12)))
 
     def _follow(self, block: Block, mean: Tensor) -> None:
         """Add one block to the rollout, unless a block before it is missing."""
         before = self.anatomy.blocks[: block.index]
-        missing = next((b.index for b in before if b.index in self.reasons["rollout"]), None)
-        if missing is not None or (block.index and self.flow is None):
-            self.skip(block, f"block {missing or 0}, before it, has none", ("rollout",))
+        missing = any(b.index in self.reasons["rollout"] for b in before)
+        if missing or (before and self.flow is None):
+            self.skip(block, "it needs the maps of all blocks before it", ("rollout",))
         elif self.flow is not None and self.flow.shape != mean.shape:
             self.skip(block, "it has another number of tokens than the block before it", ("rollout",))
         elif (step := rollout_step(mean)) is None:

@@ -1,8 +1,8 @@
 """Attention maps, token similarity and pictures of tokens of a few sample images, small enough for a report.
 
 Maps between patches: every head, a lattice of query patches, and the whole grid of keys, as bytes. The first head also
-as a whole, with max pooling (anti-oversmoothing, Figure 8). `pictures` has the rest. They are for display only; no vital
-is computed from them.
+as a whole, with max pooling (anti-oversmoothing, Figure 8). `pictures` has the rest. They are for display only; no
+vital is computed from them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PICTURE_SIDE = 224  # pixels
 def sample_maps(
     model: nn.Module, anatomy: Anatomy, source: ImageBatches, batch: NamedImages, count: int
 ) -> list[Sample]:
-    """Maps and pictures of the first `count` images of a batch. Blocks without patches on a grid, or in pieces, have none."""
+    """Maps and pictures of the first `count` images. Blocks without patches on a grid, or in pieces, have none."""
     size = batch.images.shape[-2:]
     pairs = zip(batch.images[:count], batch.names, strict=False)
     samples = [Sample(name, _data_uri(source.to_pixels(image)), {}) for image, name in pairs]

@@ -44,8 +44,9 @@ class TokenPictures:
         median_norm: The median norm.
         heads: Number of heads of `class_attention`.
         class_attention: Attention of the class token to the patches, heads × grid, scaled to the largest of each head.
-        rollout: Attention rollout up to this block, scaled to its largest entry: what has reached the class token, or
-            the mean of all patches if there is none.
+        rollout: Attention rollout up to this block: what has reached the class token, or the mean of all patches if
+            there is none. From 0 to its 95 % quantile; larger entries are saturated.
+        rollout_peak: Its largest entry, relative to the mean over the patches.
     """
 
     grid: list[int]
@@ -59,6 +60,7 @@ class TokenPictures:
     heads: int | None = if_set()
     class_attention: str | None = if_set()
     rollout: str | None = if_set()
+    rollout_peak: float | None = if_set()
 
 
 @record
