@@ -38,7 +38,7 @@ COLOUR_QUANTILE = 0.99  # of coordinates; the colour of larger ones is saturated
 ROLLOUT_QUANTILE = 0.95  # of patches; a few sinks would darken the rest
 PICTURES = ("pca", "norms", "class_attention", "rollout", "trajectories")
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+Array = np.ndarray[Any, np.dtype[np.floating[Any]]]
 
 
 class PictureCollector:
@@ -62,10 +62,12 @@ class PictureCollector:
     def add_tokens(self, block: Block, patches: Tensor, grid: tuple[int, int]) -> None:
         """Patch tokens (n, d) of a block."""
         tokens = patches.float()
-        unit = _shrink(F.normalize(tokens, dim=-1).mT, grid).flatten(1).mT
         norms = tokens.norm(dim=-1)
         shown = _shrink(norms.unsqueeze(0), grid, largest=True)
-        self.units[block.index] = unit.cpu().double().numpy()
+        unit = tokens / norms.clamp_min(1e-12).unsqueeze(-1)
+        if shown.numel() < len(unit):
+            unit = _shrink(unit.mT, grid).flatten(1).mT
+        self.units[block.index] = unit.cpu().numpy()
         self.pictures[block.index] = TokenPictures(
             grid=list(shown.shape[-2:]),
             norms=as_bytes(shown),
@@ -110,9 +112,9 @@ class PictureCollector:
         """Make the pictures that need all blocks."""
         widths: dict[int, list[int]] = defaultdict(list)
         sizes: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for block, unit in self.units.items():
-            widths[unit.shape[1]].append(block)
-            sizes[unit.shape].append(block)
+        for index, unit in self.units.items():
+            widths[unit.shape[1]].append(index)
+            sizes[unit.shape].append(index)
         for blocks in widths.values():
             self._colour(blocks)
         longest = max(sizes.values(), key=len, default=[])
@@ -156,11 +158,11 @@ class PictureCollector:
     def _paths(self, blocks: list[int]) -> Trajectories:
         rows, columns = self.pictures[blocks[0]].grid
         kept = [np.linspace(0, n - 1, min(n, PATHS_PER_SIDE)).round().astype(int) for n in (rows, columns)]
-        stack = np.stack([self.units[block] for block in blocks])
-        everything = stack.reshape(-1, stack.shape[-1])
-        mean = everything.mean(axis=0)
-        axes, shares = principal(everything - mean, 2)
-        points = (stack[:, [r * columns + c for r in kept[0] for c in kept[1]]] - mean) @ axes.T
+        shown = [r * columns + c for r in kept[0] for c in kept[1]]
+        tokens = np.stack([self.units[block][shown] for block in blocks])
+        tokens -= tokens.mean(axis=(0, 1))
+        axes, shares = principal(tokens.reshape(-1, tokens.shape[-1]), 2)
+        points = tokens @ axes.T
         return Trajectories(
             blocks=blocks,
             patches=[[round((r + 0.5) / rows, 4), round((c + 0.5) / columns, 4)] for r in kept[0] for c in kept[1]],
@@ -183,7 +185,7 @@ def principal(x: Array, count: int) -> tuple[Array, Array]:
     """
     rows, width = x.shape
     by_rows = rows < width
-    scatter = x @ x.T if by_rows else x.T @ x
+    scatter = (x @ x.T if by_rows else x.T @ x).astype(np.float64)
     kept = min(count, len(scatter))
     values, vectors = eigh(scatter, subset_by_index=[len(scatter) - kept, len(scatter) - 1])
     values, vectors = values[::-1], vectors[:, ::-1].T

@@ -20,6 +20,7 @@ from unsmooth.report.charts import Payload
 from unsmooth.report.heatmap import heatmap
 from unsmooth.report.pictures import PICTURES, Picture
 from unsmooth.report.values import deciding_vitals, depth_of, merged
+from unsmooth.utils.notebook import NO_NETWORK
 
 if TYPE_CHECKING:
     from unsmooth.results.diagnosis import Diagnosis, Finding
@@ -56,6 +57,15 @@ def page(diagnoses: Sequence[Diagnosis]) -> str:
         shown_first={"spread": True, "random": True},
         **assets(*FILES),
     )  # fmt: skip
+
+
+def finding_page(finding: Finding) -> str:
+    """One finding as a small page without scripts."""
+    return (
+        environment()
+        .get_template("finding.html.j2")
+        .render(finding=finding, definitions={}, style=style("report.css"), policy=NO_NETWORK)
+    )
 
 
 def _pictures(samples: list[list[Payload]]) -> dict[str, Picture]:

@@ -66,22 +66,24 @@ def around(mean: Values, sd: Values, limits: Limits) -> tuple[Any, Any]:
     return np.clip(y - s, low, high), np.clip(y + s, low, high)
 
 
-def line(ax: Axes, mean: Values, sd: Values | None, i: int, limits: Limits) -> None:
+def line(ax: Axes, mean: Values, sd: Values | None, i: int, limits: Limits, label: str | None = None) -> None:
     """A mean by block and its spread."""
     x, y = np.arange(len(mean)), floats(mean)
     if sd is not None:
         ax.fill_between(x, *around(mean, sd, limits), color=line_style(i)["color"], alpha=0.16, linewidth=0)
-    ax.plot(x, y, **line_style(i), linewidth=1.2, marker="o", markersize=2)
+    ax.plot(x, y, **line_style(i), linewidth=1.2, marker="o", markersize=2, label=label)
 
 
-def random_line(ax: Axes, mean: Values, sd: Values | None, i: int | None, limits: Limits) -> None:
+def random_line(
+    ax: Axes, mean: Values, sd: Values | None, i: int | None, limits: Limits, label: str | None = None
+) -> None:
     """The same architecture at random initialisation."""
     x, y = np.arange(len(mean)), floats(mean)
     colour = GREY if i is None else COLOURS[i % len(COLOURS)]
     if sd is not None:
         tone = 0.18 if i is None else 0.06
         ax.fill_between(x, *around(mean, sd, limits), color=colour, alpha=tone, linewidth=0, zorder=0)
-    ax.plot(x, y, color=colour, linewidth=0.8, linestyle=":", zorder=1)
+    ax.plot(x, y, color=colour, linewidth=0.8, linestyle=":", zorder=1, label=label)
 
 
 def bound(ax: Axes, allowed: Values, measured: Values, i: int) -> None:

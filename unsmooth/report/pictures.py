@@ -49,7 +49,7 @@ PICTURES = {
     ),
     "trajectories": Picture(
         "Paths of tokens through the blocks",
-        "Directions of some patch tokens after each block, on the two main axes of all blocks. A line is a patch, its "
+        "Directions of some patch tokens after each block, on their two main axes. A line is a patch, its "
         "colour the place in the image, and the dot the last block.",
         "Normal: lines stay apart, and neighbours run together. Collapse: all lines end in one point.",
     ),

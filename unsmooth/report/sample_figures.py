@@ -58,7 +58,9 @@ def _picture_rows(diagnoses: Sequence[Diagnosis], kinds: dict[str, str]) -> list
     rows: list[Row] = []
     for i, diagnosis in enumerate(diagnoses):
         sample = next((s for s in diagnosis.samples if s.pictures), None)
-        for kind, label in kinds.items() if sample is not None else ():
+        if sample is None:
+            continue
+        for kind, label in kinds.items():
             blocks = sorted(b for b, entry in sample.pictures.items() if getattr(entry, kind))
             if blocks:
                 draw = partial(panels.token_picture, sample=sample, kind=kind)

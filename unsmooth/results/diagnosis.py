@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -15,6 +15,11 @@ from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Result, if_set, record
 from unsmooth.results.sample import Sample
 from unsmooth.utils.files import write
+from unsmooth.utils.notebook import REPORT_HEIGHT, frame, packed_frame
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
 
 DIGITS = 6  # significant digits in files: more than any vital resolves
 
@@ -312,6 +317,23 @@ class Finding:
         """Where the limit comes from."""
         return "" if self.deciding is None else self.deciding.source
 
+    def frame(self) -> pandas.DataFrame:
+        """The evidence as a pandas table, one row per measurement.
+
+        Raises:
+            UnsmoothError: If pandas is not installed.
+        """
+        from unsmooth.results.frames import finding_frame
+
+        return finding_frame(self)
+
+    def _repr_html_(self) -> str:
+        """The finding in a frame, for notebooks."""
+        from unsmooth.report.page import finding_page
+
+        lines = 4 + 2 * len(self.evidence) + 3 * len(self.remedies)
+        return frame(finding_page(self), min(560, 60 + 24 * lines))
+
 
 @record
 class Step:
@@ -436,7 +458,8 @@ class Diagnosis(Result):
 
     It is a mapping of vitals: `diagnosis["token_cosine"]` is a `Reading`, and `len`, `in`, `items` and iteration work
     as in a dict. `compare` shows what changed since an earlier diagnosis. `print(diagnosis)` shows a table by block,
-    the findings and the verdict. `save` writes a report, `to_json` a file that `from_json` reads.
+    the findings and the verdict. `save` writes a report, `to_json` a file that `from_json` reads. A notebook shows the
+    report in the output of a cell; `frame` gives a pandas table and `plot` a matplotlib axis.
 
     Attributes:
         model: Name, size and blocks of the model.
@@ -552,6 +575,52 @@ class Diagnosis(Result):
             reason = next(iter(vital.skipped.values()), "it was not measured")
             raise UnsmoothError(f"{key} has no value on any block: {reason}")
         return Reading(key, vital.main if vital.main in vital.parts else next(iter(vital.parts)), vital)
+
+    def frame(self, tidy: bool = False) -> pandas.DataFrame:
+        """The vitals as a pandas table.
+
+        Args:
+            tidy: One row per vital, part, block and head, with the spread over images and the value at random
+                initialisation. Default: one row per block and one column per vital.
+
+        Returns:
+            The table. Curves, spectra and matrices are left out.
+
+        Raises:
+            UnsmoothError: If pandas is not installed.
+        """
+        from unsmooth.results.frames import diagnosis_frame
+
+        return diagnosis_frame(self, tidy)
+
+    def plot(
+        self, vital: str, *others: Diagnosis, parts: str | Sequence[str] | None = None, ax: Axes | None = None
+    ) -> Axes:
+        """Draw a vital by block with matplotlib: spread over images, limits, and the blocks of findings.
+
+        Args:
+            vital: Name of the vital.
+            others: Diagnoses to draw on the same axis.
+            parts: Part or parts to draw, such as `["", "share"]`; parts by head are one line per head. Default: the
+                main part.
+            ax: Axis to draw on. Default: a new figure, which a notebook shows.
+
+        Returns:
+            The axis.
+
+        Raises:
+            UnsmoothError: If there is no such vital or part.
+        """
+        from unsmooth.report.axis import plot_vital
+
+        every = (self, *others)
+        return plot_vital(every, [diagnosis.model.name for diagnosis in every], vital, parts, ax)
+
+    def _repr_html_(self) -> str:
+        """The report in a frame, for notebooks."""
+        from unsmooth.report.page import page
+
+        return packed_frame(page([self]), REPORT_HEIGHT)
 
     def __str__(self) -> str:
         from unsmooth.report.tables import as_text

@@ -65,7 +65,7 @@ class TokenPictures:
 
 @record
 class Trajectories:
-    """Paths of some tokens through the blocks of equal width: unit tokens on two principal components of all of them.
+    """Paths of some patches through blocks of equal width: unit tokens on the first two principal components of them.
 
     `points` has one list per patch with one point per block in `blocks`; `patches` are the places of the patches as
     shares of height and width, `shares` the shares of the variance of both components.
