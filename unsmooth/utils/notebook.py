@@ -47,7 +47,7 @@ def frame(page: str, height: int) -> str:
 
 def packed_frame(page: str, height: int) -> str:
     """The same for a large page with scripts, which is compressed."""
-    text = base64.b64encode(gzip.compress(page.encode(), mtime=0)).decode()
+    text = base64.b64encode(gzip.compress(page.encode(), 6, mtime=0)).decode()
     return frame(f"<!doctype html><meta charset=utf-8><script>{UNPACK.format(text)}</script>", height)
 
 
