@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unsmooth.results.sample import Sample
 
 COLUMNS = 8  # blocks
+TEXT = 0.4  # inches for the block above a picture and the number below it
 # Names of pictures by figure, with the label of their row.
 ROWS = {
     "pca": {"pca": "one basis", "pca_own": "own basis"},
@@ -34,7 +35,7 @@ Row = tuple[str, "Sample", list[int], Draw]  # label, sample, blocks, and what d
 
 def sample_figures(diagnoses: Sequence[Diagnosis], names: list[str]) -> dict[str, Figure | None]:
     """Figures of the first sample image by name; None without data."""
-    pictures = {name: _strips(_picture_rows(diagnoses, kinds), names) for name, kinds in ROWS.items()}
+    pictures = {name: _strips(_picture_rows(diagnoses, kinds), names, TEXT) for name, kinds in ROWS.items()}
     return {
         "maps": _strips(_map_rows(diagnoses), names), "first_head_maps": first_head_maps(diagnoses, names),
         **pictures, "trajectories": trajectories(diagnoses, names),
@@ -69,13 +70,13 @@ def _picture_rows(diagnoses: Sequence[Diagnosis], kinds: dict[str, str]) -> list
 
 
 @rc_context(panels.STYLE)
-def _strips(rows: list[Row], names: list[str]) -> Figure | None:
-    """One row of pictures per model and kind: the image, then some of its blocks."""
+def _strips(rows: list[Row], names: list[str], text: float = 0.12) -> Figure | None:
+    """One row of pictures per model and kind: the image, then some of its blocks. `text`: inches above and below."""
     if not rows:
         return None
     shown = [panels.spread_out(blocks, COLUMNS) for _, _, blocks, _ in rows]
     columns = 1 + max(len(blocks) for blocks in shown)
-    figure, axes = new_figure(len(rows), columns, PAGE / columns + 0.12)
+    figure, axes = new_figure(len(rows), columns, PAGE / columns + text)
     for row, ((label, sample, _, draw), blocks) in enumerate(zip(rows, shown, strict=True)):
         line = axes[row * columns : (row + 1) * columns]
         panels.picture(line[0], sample)
