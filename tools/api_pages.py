@@ -58,7 +58,8 @@ def pages() -> dict[str, str]:
     texts["api/results.md"] = page([
         "# Results", "",
         "`Diagnosis` is on [its own page](diagnosis.md). Each result can be written to JSON and "
-        "read back; a finding is part of a diagnosis, and a plan is what `plan` returns. The [schemas](../schemas.md) describe the files.", "",
+        "read back; a finding is part of a diagnosis, and a plan is what `plan` returns. "
+        "The [schemas](../schemas.md) describe the files.", "",
         *(line for path in results for line in _entry(path)),
     ])  # fmt: skip
     texts["api/theory.md"] = page([
