@@ -20,7 +20,6 @@ from unsmooth.report.charts import Payload
 from unsmooth.report.heatmap import heatmap
 from unsmooth.report.pictures import PICTURES, Picture
 from unsmooth.report.values import deciding_vitals, depth_of, merged
-from unsmooth.utils.notebook import NO_NETWORK
 
 if TYPE_CHECKING:
     from unsmooth.results.diagnosis import Diagnosis, Finding
@@ -59,12 +58,12 @@ def page(diagnoses: Sequence[Diagnosis]) -> str:
     )  # fmt: skip
 
 
-def finding_page(finding: Finding) -> str:
-    """One finding as a small page without scripts."""
+def finding_page(finding: Finding, policy: str) -> str:
+    """One finding as a small page without scripts, with a content security policy."""
     return (
         environment()
         .get_template("finding.html.j2")
-        .render(finding=finding, definitions={}, style=style("report.css"), policy=NO_NETWORK)
+        .render(finding=finding, definitions={}, style=style("report.css"), policy=policy)
     )
 
 

@@ -15,7 +15,7 @@ from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Result, if_set, record
 from unsmooth.results.sample import Sample
 from unsmooth.utils.files import write
-from unsmooth.utils.notebook import REPORT_HEIGHT, frame, packed_frame
+from unsmooth.utils.notebook import NO_NETWORK, REPORT_HEIGHT, frame, packed_frame
 
 if TYPE_CHECKING:
     import pandas
@@ -332,7 +332,7 @@ class Finding:
         from unsmooth.report.page import finding_page
 
         lines = 4 + 2 * len(self.evidence) + 3 * len(self.remedies)
-        return frame(finding_page(self), min(560, 60 + 24 * lines))
+        return frame(finding_page(self, NO_NETWORK), min(560, 60 + 24 * lines))
 
 
 @record
