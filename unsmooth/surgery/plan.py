@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from markupsafe import Markup
 from torch import Tensor, nn
 
 from unsmooth import remedies
@@ -18,6 +19,10 @@ from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.remedies.base import REPLACE_SCORES, Placement, Remedy
 from unsmooth.spec import SpecItem, parse_item
 from unsmooth.surgery.record import Record, check_model, check_unfolded, check_whole, record_of
+from unsmooth.utils.notebook import data_frame, document, frame, table
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,26 @@ class Plan:
     def refused(self) -> dict[int, str]:
         """The blocks that the remedy does not fit, with the reasons."""
         return {block.block: block.refusal for block in self.blocks if block.refusal}
+
+    def frame(self) -> pandas.DataFrame:
+        """The plan as a pandas table, one row per block.
+
+        Raises:
+            UnsmoothError: If pandas is not installed.
+        """
+        names = ("block", "name", "sites", "parameters", "flops", "refusal")
+        rows = [{name: getattr(block, name) for name in names} | {"sites": len(block.sites)} for block in self.blocks]
+        return data_frame(rows, names, "block")
+
+    def _repr_html_(self) -> str:
+        """The plan as a table in a frame, for notebooks."""
+        rows = [
+            (block.block, ", ".join(block.sites), f"{block.parameters:,}", f"{block.flops / 1e6:,.1f}", block.refusal)
+            for block in self.blocks
+        ]
+        columns = ("block", "sites", "new parameters", "MFLOPs per image", "not applicable")
+        body = Markup("<p>{}</p>{}").format(str(self).splitlines()[0], table(columns, rows))
+        return frame(document(str(self.remedy), body), min(420, 90 + 28 * len(rows)))
 
     def __str__(self) -> str:
         nearly = "nearly " if remedies.get(self.remedy.name).start_error > Remedy.start_error else ""
