@@ -100,7 +100,8 @@ def shown_at(arm: dict[int, float], healthy: dict[int, float]) -> int | None:
     low = [
         step
         for step, score in arm.items()
-        if healthy[step] - score > 3 * math.sqrt((healthy[step] * (1 - healthy[step]) + score * (1 - score)) / VALIDATION)
+        if healthy[step] - score
+        > 3 * math.sqrt((healthy[step] * (1 - healthy[step]) + score * (1 - score)) / VALIDATION)
     ]
     return next((step for step in low if step + EVERY in low), None)
 
@@ -133,7 +134,15 @@ def study(seeds: int) -> Iterator[dict[str, Any]]:
                 "vitals": {kind: [_nearest(r, kind) for r in result["history"]] for kind in RULES} if seed == 0 else {},
             })  # fmt: skip
             last = runs[arm][-1]
-            print(seed, f"{arm:15}", f"{last['accuracy'][-1]:.3f}", last["shown_at"], last["alarms"], last["extremes"], flush=True)
+            print(
+                seed,
+                f"{arm:15}",
+                f"{last['accuracy'][-1]:.3f}",
+                last["shown_at"],
+                last["alarms"],
+                last["extremes"],
+                flush=True,
+            )
         yield {"steps": list(range(0, STEPS, EVERY)), "host": HOST, "runs": runs}
 
 

@@ -14,7 +14,7 @@ except ImportError:
     raise missing_package("the callback for the Hugging Face Trainer", "transformers", "hf") from None
 
 
-class UnsmoothCallback(TrainerCallback):  # type: ignore[misc]
+class UnsmoothCallback(TrainerCallback):
     """Monitor the model of a Hugging Face `Trainer`.
 
     Args:

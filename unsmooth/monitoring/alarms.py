@@ -1,7 +1,7 @@
 """Alarms of a training run: which vital passes which limit, what it means, and what to try.
 
-A limit has two parts: a level, and a change since an earlier measurement of the same block in the same run. A model that
-starts past the level, such as a pretrained one with large logits, raises no alarm until it changes. The limits are
+A limit has two parts: a level, and a change since an earlier measurement of the same block in the same run. A model
+that starts past the level, such as a pretrained one with large logits, raises no alarm until it changes. The limits are
 heuristics; `source` says which models and runs they separate.
 """
 
@@ -143,7 +143,9 @@ RULES: dict[str, AlarmRule] = {
     ),
 }
 NON_FINITE = "non_finite"
-RESTART = "Resume from an earlier checkpoint with a lower learning rate and clipped gradients; use bfloat16, not float16."
+RESTART = (
+    "Resume from an earlier checkpoint with a lower learning rate and clipped gradients; use bfloat16, not float16."
+)
 KINDS = (*RULES, NON_FINITE)
 
 

@@ -20,13 +20,14 @@ from unsmooth.errors import UnsmoothError, first_line, unknown
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example, batch_inputs, describes_input
 from unsmooth.monitoring.alarms import RULES, Alarm, AlarmState, alarm_limits
-from unsmooth.monitoring.observe import Breakage, Curves, broken_gradient, observe
-from unsmooth.monitoring.taps import ImageTap, StepTap, check_not_sharded, unwrap
-from unsmooth.monitoring.writers import Log, Writer, open_writers
+from unsmooth.monitoring.observe import Breakage, Curves, broken_gradient, observe, scalars
+from unsmooth.monitoring.taps import ImageTap, StepTap, check_not_sharded, uncompiled, unwrap
+from unsmooth.monitoring.writers import Log, Records
 from unsmooth.surgery.plan import anatomy_of
 
 VITALS = ("token_cosine", "effective_rank", "attention_entropy", "max_logit", "token_norm_outliers")
 PARTS = [(rule.vital, rule.part) for rule in RULES.values() if rule.part]  # that alarms read besides the main parts
+LEAST_FORWARDS = 64  # more than gradient accumulation usually has
 ON_ALARM = ("warn", "raise", "ignore")
 
 
@@ -46,12 +47,7 @@ class VitalsRecord:
 
     def scalars(self) -> dict[str, float]:
         """The numbers by name, such as `token_cosine/block 3`. Values by head are left out."""
-        return {
-            f"{name}/block {block}": value
-            for name, values in self.vitals.items()
-            for block, value in enumerate(values)
-            if isinstance(value, float)
-        }
+        return scalars(self.vitals)
 
 
 class AlarmRaised(UnsmoothError):
@@ -138,9 +134,10 @@ class Monitor:
         self.history: list[VitalsRecord] = []
         self.alarms: list[Alarm] = []
         self.steps = 0
-        self._forwards = 0  # since the last optimizer step
+        self._forwards = 0  # training forward passes since the last step or measurement
+        self._counted = 0  # those that count as steps, because no optimizer steps
         self._warned = False
-        self._writers: list[Writer] = open_writers(log) if _is_first_process() else []
+        self._records = Records(log if _is_first_process() else None)
         self._started = time.monotonic()
         self._tap = ImageTap(images, self._on_forward)
         self._hook: Any = None
@@ -172,7 +169,7 @@ class Monitor:
 
     def _on_step(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Called at each optimizer step."""
-        self._forwards = 0
+        self._forwards = self._counted = 0
         try:
             if self._due():
                 # A fused optimizer gets scaled gradients and skips those that are not finite by itself.
@@ -182,16 +179,17 @@ class Monitor:
             self._tap.wanted = self._due()
 
     def _on_forward(self) -> None:
-        """Called at each training forward pass. These are counted if `every` of them see no optimizer step.
+        """Called at each training forward pass. They count as steps if many of them see no step of an optimizer.
 
         A gradient scaler skips all steps if the loss is not finite, for instance.
         """
         assert self.every is not None
         self._forwards += 1
-        if self._forwards == self.every:
+        patience = max(self.every, LEAST_FORWARDS)
+        if self._forwards == patience:
             self._tap.wanted = True
-        elif self._forwards > self.every:
-            self.steps += self._forwards
+        elif self._forwards > patience:
+            self._counted += self._forwards
             self._forwards = 0
             self._measure_batch(gradients=False)
             self._tap.wanted = self._due()
@@ -221,7 +219,7 @@ class Monitor:
             )
             return
         try:
-            record, broken = self._observe(images, self.steps, self.model)
+            record, broken = self._observe(images, self.steps + self._counted, self.model)
             if broken is None and gradients:
                 broken = self._broken_gradient()
         except Exception as error:
@@ -232,14 +230,14 @@ class Monitor:
 
     def _observe(self, images: Tensor, step: int, model: nn.Module) -> tuple[VitalsRecord, Breakage | None]:
         begun = time.monotonic()
-        with torch.compiler.set_stance("force_eager"), self._autocast(images):
+        with uncompiled(self.model), self._autocast(images):
             if self._anatomy is None:
                 self._anatomy = anatomy_of(self.model, batch_inputs(self.model, images[:1]))
             curves, broken = observe(model, self._anatomy, images, self.vitals, PARTS, self._requested)
         return VitalsRecord(step, curves, round(time.monotonic() - begun, 4)), broken
 
     def _examine(self, example: Example | None) -> Anatomy:
-        with torch.compiler.set_stance("force_eager"):
+        with uncompiled(self.model):
             return anatomy_of(self.model, example)
 
     def _autocast(self, images: Tensor) -> AbstractContextManager[Any]:
@@ -257,11 +255,11 @@ class Monitor:
 
     def _publish(self, record: VitalsRecord, broken: Breakage | None) -> VitalsRecord:
         self.history.append(record)
-        self._write(lambda writer: writer.write(record.step, record.scalars()))
+        self._records.write(record.step, record.scalars())
         new = [] if self._alarm_state is None else self._alarm_state.check(record.step, record.vitals, broken)
         self.alarms += new
         for alarm in new:
-            self._write(lambda writer, alarm=alarm: writer.alarm(alarm))  # type: ignore[misc]
+            self._records.alarm(alarm)
         for alarm in new:
             if callable(self.on_alarm):
                 self.on_alarm(alarm)
@@ -270,15 +268,6 @@ class Monitor:
             elif self.on_alarm == "warn":
                 warnings.warn(str(alarm), stacklevel=2)
         return record
-
-    def _write(self, write: Callable[[Writer], None]) -> None:
-        """Write to all records. One that fails, on a full disk for instance, is given up."""
-        for writer in list(self._writers):
-            try:
-                write(writer)
-            except Exception as error:
-                self._writers.remove(writer)
-                warnings.warn(f"{type(writer).__name__} is not written any more: {first_line(error)}", stacklevel=2)
 
     def _warn_once(self, text: str) -> None:
         if not self._warned:
@@ -332,8 +321,7 @@ class Monitor:
             self._step_tap.remove()
             self._step_tap = None
         self._tap.images = None
-        self._write(lambda writer: writer.close())
-        self._writers = []
+        self._records.close()
 
     def __enter__(self) -> Monitor:
         return self

@@ -17,6 +17,16 @@ from unsmooth.vitals.base import Vital
 Curves = dict[str, list[Values]]  # by vital, or vital.part: one value per block, None where there is none
 
 
+def scalars(curves: Curves) -> dict[str, float]:
+    """The numbers of curves by name, such as `token_cosine/block 3`. Values by head are left out."""
+    return {
+        f"{name}/block {block}": value
+        for name, values in curves.items()
+        for block, value in enumerate(values)
+        if isinstance(value, float)
+    }
+
+
 class Breakage(NamedTuple):
     """Where NaN or infinity appears first. `block` is None outside the blocks."""
 

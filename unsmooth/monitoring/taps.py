@@ -6,7 +6,8 @@ Nothing is left after `remove`. A copy of the model, such as a moving average of
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,6 +28,20 @@ def unwrap(model: nn.Module) -> nn.Module:
             model = model._orig_mod  # type: ignore[assignment]
         else:
             return model
+
+
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Within the context, the model runs eagerly, also where it was compiled in place by `model.compile()`."""
+    compiled = {m: m._compiled_call_impl for m in model.modules() if m._compiled_call_impl is not None}
+    for module in compiled:
+        module._compiled_call_impl = None
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        for module, call in compiled.items():
+            module._compiled_call_impl = call
 
 
 def check_not_sharded(model: nn.Module) -> None:

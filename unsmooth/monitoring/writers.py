@@ -6,12 +6,13 @@ The packages are imported when a record is opened. W&B, MLflow and Trackio write
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from unsmooth.errors import UnsmoothError, missing_package, unknown
+from unsmooth.errors import UnsmoothError, first_line, missing_package, unknown
 from unsmooth.monitoring.alarms import Alarm
 
 PREFIX = "unsmooth"
@@ -78,7 +79,10 @@ class TensorBoard:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
                 raise missing_package("a TensorBoard record", "tensorboardX", "tensorboard") from None
-        self.writer: Any = SummaryWriter(str(folder), purge_step=purge_step)
+        try:
+            self.writer: Any = SummaryWriter(str(folder), purge_step=purge_step)
+        except OSError as error:
+            raise UnsmoothError(f"cannot write {folder}: {error.strerror or error}") from error
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         thread = getattr(self.writer.file_writer.event_writer, "_worker", None)
@@ -163,10 +167,35 @@ WRITERS: dict[str, Callable[..., Writer]] = {
 }  # fmt: skip
 
 
-def open_writers(log: Log | list[Log] | None) -> list[Writer]:
-    """Open the records that `log` names."""
-    logs = [] if log is None else log if isinstance(log, list) else [log]
-    return [_open(one) for one in logs]
+class Records:
+    """Several records as one. A record that fails, on a full disk for instance, is given up with a warning.
+
+    Args:
+        log: The records, as in `unsmooth.Monitor`.
+    """
+
+    def __init__(self, log: Log | list[Log] | None = None) -> None:
+        logs = [] if log is None else log if isinstance(log, list) else [log]
+        self.writers = [_open(one) for one in logs]
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        self._each(lambda writer: writer.write(step, scalars))
+
+    def alarm(self, alarm: Alarm) -> None:
+        self._each(lambda writer: writer.alarm(alarm))
+
+    def close(self) -> None:
+        self._each(lambda writer: writer.close())
+        self.writers = []
+
+    def _each(self, call: Callable[[Writer], None]) -> None:
+        for writer in list(self.writers):
+            try:
+                call(writer)
+            except Exception as error:  # of any tracker: a record does not end a run
+                self.writers.remove(writer)
+                reason = getattr(error, "strerror", None) or first_line(error)
+                warnings.warn(f"{type(writer).__name__} is not written any more: {reason}", stacklevel=4)
 
 
 def _open(log: Log) -> Writer:
