@@ -5,7 +5,8 @@ and key weights grow by 1 % per step from step 100 on; `growing_lr`, whose learn
 100 on. All arms of a seed start from the same weights and see the same images in the same order. Accuracy shows a
 collapse at the first of two successive validations that are more than three standard errors below the healthy arm.
 
-    python benchmarks/alarms.py [--seeds 10] [--write]      # results/monitor.json and docs/images/monitor.svg
+    python benchmarks/alarms.py [--seeds 10] [--write]      # results/monitor.json, after each seed
+    python benchmarks/alarms.py --figure                    # docs/images/monitor.svg, from that file
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,8 @@ HOST = (
 STEPS, WARMUP, BATCH, EVERY, LR = 360, 20, 64, 20, 3e-3
 GROW_FROM, WEIGHT_GROWTH, LR_GROWTH = 100, 1.01, 1.03
 VALIDATION = 597
-RESULT = Path(__file__).parents[1] / "results" / "monitor.json"
+ROOT = Path(__file__).parents[1]
+RESULT, FIGURE = ROOT / "results" / "monitor.json", ROOT / "docs" / "images" / "monitor.svg"
 
 
 def digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -153,11 +156,60 @@ def _nearest(record: Any, kind: str) -> float | None:
     return round((max if rule.above else min)(values), 4) if values else None
 
 
+def figure(result: dict[str, Any]) -> None:
+    """Accuracy and a vital of the first seed, of the healthy arm and of two that collapse."""
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "monitor"
+    columns = (("growing_logits", "max_logit", "largest logit"), ("no_skip", "falling_rank", "lowest effective rank"))
+    _, axes = plt.subplots(2, 2, figsize=(9, 4.8), sharex=True, layout="constrained")
+    for column, (arm, kind, title) in enumerate(columns):
+        above, below = axes[:, column]
+        for name, colour in (("healthy", "#4c78a8"), (arm, "#d6604d")):
+            first = result["runs"][name][0]
+            above.plot(result["steps"], first["accuracy"], color=colour, label=name)
+            below.plot(result["steps"], first["vitals"][kind], color=colour, label=name)
+        first = result["runs"][arm][0]
+        alarm, shown = first["alarms"][0][0], first["shown_at"]
+        for axis in (above, below):
+            axis.axvline(alarm, color="#d6604d", linestyle="--", linewidth=1)
+            axis.axvline(shown, color="#555555", linestyle=":", linewidth=1)
+            axis.grid(alpha=0.2)
+        above.set_title(f"{arm}: alarm at step {alarm}, accuracy shows it at step {shown}", fontsize=9)
+        below.axhline(RULES[kind].level, color="#999999", linewidth=0.8)
+        below.set(ylabel=title, xlabel="step", yscale="log" if kind == "max_logit" else "linear")
+        above.set(ylabel="validation accuracy", ylim=(0, 1))
+        above.legend(loc="upper left", fontsize=8, frameon=False)
+    plt.savefig(FIGURE, metadata={"Date": None})
+
+
+def summary(result: dict[str, Any]) -> None:
+    """Per arm: when alarms were raised and when accuracy showed it."""
+    for arm, runs in result["runs"].items():
+        firsts = [run["alarms"][0][0] for run in runs if run["alarms"]]
+        shown = [run["shown_at"] for run in runs if run["shown_at"] is not None]
+        early = sum(1 for r in runs if r["alarms"] and r["shown_at"] and r["alarms"][0][0] < r["shown_at"])
+        print(
+            f"{arm:15} {len(runs)} seeds, alarms in {len(firsts)} at {firsts}, accuracy at {shown}; earlier in {early}"
+        )
+        for kind, rule in RULES.items():
+            values = [run["extremes"][kind] for run in runs]
+            print(
+                f"    {kind:17} {(max if rule.above else min)(values):g} nearest to the limit, {statistics.median(values):g}"
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--figure", action="store_true")
     given = parser.parse_args()
+    if given.figure:
+        recorded = json.loads(RESULT.read_text())
+        summary(recorded)
+        figure(recorded)
+        return
     torch.set_num_threads(1)
     for result in study(given.seeds):
         if given.write:

@@ -35,7 +35,7 @@ def equal(a: nn.Module, b: nn.Module) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
 
 
-def hf_train(out: Path, callbacks: list[Any], model: Any = None, resume: bool = False, **arguments: Any) -> nn.Module:
+def hf_train(out: Path, callbacks: list[Any], resume: bool = False, **arguments: Any) -> nn.Module:
     from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
     torch.manual_seed(0)
@@ -77,6 +77,7 @@ def test_hugging_face_in_other_ways(tmp_path: Path, arguments: dict[str, Any]) -
     assert steps_of(callback) == [0, 2, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_hugging_face_resumes_and_closes_after_an_alarm(tmp_path: Path) -> None:
     hf_train(tmp_path, [HuggingFaceCallback(every=2)], save_strategy="steps", save_steps=2, max_steps=2)
@@ -101,7 +102,7 @@ def lit_train(out: Path, callbacks: list[Any], module: Any = None, ckpt_path: st
     class Lit(pl.LightningModule):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.scale, self.vit = nn.BatchNorm2d(3), host("deit")
+            self.scale, self.vit = nn.BatchNorm2d(3), host("deit").train()
 
         def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
             return nn.functional.cross_entropy(self.vit(self.scale(batch["pixel_values"])), batch["labels"])

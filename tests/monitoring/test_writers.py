@@ -1,4 +1,4 @@
-"""Records of a monitor: what each tracker is asked to write. TensorBoard, MLflow and others have their own classes.
+"""Records of a monitor: what is written to files, and what each tracker is asked to write.
 
 tensorboardX and JSON are the real thing. W&B, MLflow and Trackio are too heavy for the development environment; their
 stand-ins have the signatures of the functions that are used, as of wandb 0.31, mlflow-skinny 3.17 and trackio 0.43.
@@ -53,7 +53,7 @@ def test_tensorboard(tmp_path: Path) -> None:
         events.append(Event.FromString(data[12 : 12 + length]))
         data = data[16 + length :]
     written = {v.tag: (event.step, v.simple_value) for event in events for v in event.summary.value}
-    assert {name: written[name] for name in SCALARS} == {name: (3, value) for name, value in SCALARS.items()}
+    assert all(written[name.replace(" ", "_")] == (3, value) for name, value in SCALARS.items())
     assert any(tag.startswith("alarm") for tag in written)
 
 

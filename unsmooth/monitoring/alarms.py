@@ -87,8 +87,8 @@ class AlarmRule:
         return further(self.level, self.change * earlier)
 
 
-SMALL_RUNS = "40 healthy runs on digits (results/monitor.json)"
-SALIENCY = "a saliency fine-tune of DINOv2 ViT-S/14"
+DIGITS = "healthy runs on digits (results/monitor.json)"
+PRETRAINED = "cct_12_3x2_32 and a saliency fine-tune of DINOv2 ViT-S/14"
 LOWER_LR = "Lower the learning rate or lengthen the warm-up"
 RULES: dict[str, AlarmRule] = {
     "entropy_collapse": AlarmRule(
@@ -102,7 +102,7 @@ RULES: dict[str, AlarmRule] = {
         text="attention of {blocks} concentrates on single keys: its entropy is {value:.2f} of its maximum (limit "
         "{limit:.2g})",
         action=f"{LOWER_LR}, or apply sigma_reparam or qk_norm.",
-        source="",
+        source=f"{DIGITS}: at least 0.45; {PRETRAINED}: at least 0.50; runs with growing logits: below 0.05",
     ),
     "max_logit": AlarmRule(
         "max_logit",
@@ -114,7 +114,7 @@ RULES: dict[str, AlarmRule] = {
         both=True,
         text="the largest attention logit of {blocks} is {value:.0f} (limit {limit:.0f}), so softmax saturates",
         action=f"{LOWER_LR}, or apply qk_norm or sigma_reparam.",
-        source="",
+        source=f"{DIGITS}: at most 18; cct_12_3x2_32: 15; the saliency fine-tune starts with 282, hence the change",
     ),
     "falling_rank": AlarmRule(
         "effective_rank",
@@ -127,7 +127,7 @@ RULES: dict[str, AlarmRule] = {
         text="the tokens of {blocks} lose their rank: it is {value:.1f} (limit {limit:.1f}; highest of the run: "
         "{earlier:.1f})",
         action=f"{LOWER_LR}, and run unsmooth.diagnose for the cause and its remedies.",
-        source="",
+        source=f"{DIGITS}: at least 0.78 of the highest; runs with a growing learning rate: 0.15; without skips: rank 1.0",
     ),
     "norm_outliers": AlarmRule(
         "token_norm_outliers",
@@ -139,7 +139,7 @@ RULES: dict[str, AlarmRule] = {
         both=True,
         text="a token of {blocks} has {value:.0f} times the median norm (limit {limit:.0f})",
         action="Apply registers; in float16, switch to bfloat16.",
-        source="",
+        source=f"{DIGITS}: at most 3.4; {PRETRAINED}: 2.5; about 10 in large models with outlier tokens (Darcet et al., 2024)",
     ),
 }
 NON_FINITE = "non_finite"
