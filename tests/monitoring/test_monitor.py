@@ -384,6 +384,8 @@ def test_bad_arguments(options: dict[str, Any], message: str) -> None:
 
 
 def test_a_model_without_attention_is_refused() -> None:
+    with pytest.raises(UnsmoothError, match="expected a PyTorch module"):
+        Monitor("vit_tiny_patch16_224")  # type: ignore[arg-type]
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten())
     monitor = Monitor(model)  # nothing says which images it takes, so the first batch decides
     model(torch.randn(2, 3, 32, 32)).sum().backward()

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.monitoring.observe import Breakage, Curves
-from unsmooth.results.diagnosis import Values
+from unsmooth.results.diagnosis import Values, round_values
 from unsmooth.utils.text import blocks_text
 
 
@@ -127,7 +127,7 @@ RULES: dict[str, AlarmRule] = {
         text="the tokens of {blocks} lose their rank: it is {value:.1f} (limit {limit:.1f}; highest of the run: "
         "{earlier:.1f})",
         action=f"{LOWER_LR}, and run unsmooth.diagnose for the cause and its remedies.",
-        source=f"{DIGITS}: at least 0.78 of the highest; runs with a growing learning rate: 0.15; without skips: rank 1.0",
+        source=f"{DIGITS}: at least 0.78 of the highest; with a growing learning rate: 0.15; without skips: rank 1.0",
     ),
     "norm_outliers": AlarmRule(
         "token_norm_outliers",
@@ -139,7 +139,7 @@ RULES: dict[str, AlarmRule] = {
         both=True,
         text="a token of {blocks} has {value:.0f} times the median norm (limit {limit:.0f})",
         action="Apply registers; in float16, switch to bfloat16.",
-        source=f"{DIGITS}: at most 3.4; {PRETRAINED}: 2.5; about 10 in large models with outlier tokens (Darcet et al., 2024)",
+        source=f"{DIGITS}: at most 3.4; {PRETRAINED}: 2.5; about 10 in large models (Darcet et al., 2024)",
     ),
 }
 NON_FINITE = "non_finite"
@@ -199,7 +199,7 @@ class AlarmState:
         worst = max(past, key=lambda block: past[block])
         fields = {"value": values[worst], "limit": limits[worst], "earlier": earlier[worst]}
         why = rule.text.format(blocks=blocks_text(sorted(past)), **fields)
-        return Alarm(step, kind, worst, values[worst], limits[worst], why, rule.action)
+        return Alarm(step, kind, worst, values[worst], round_values(limits[worst]), why, rule.action)
 
     def _remember(self, kind: str, values: list[float | None]) -> list[float | None]:
         """The earlier value of each block, or this one if there is none."""

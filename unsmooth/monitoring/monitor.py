@@ -24,6 +24,7 @@ from unsmooth.monitoring.observe import Breakage, Curves, broken_gradient, obser
 from unsmooth.monitoring.taps import ImageTap, StepTap, check_not_sharded, uncompiled, unwrap
 from unsmooth.monitoring.writers import Log, Records
 from unsmooth.surgery.plan import anatomy_of
+from unsmooth.surgery.record import check_unwrapped
 
 VITALS = ("token_cosine", "effective_rank", "attention_entropy", "max_logit", "token_norm_outliers")
 PARTS = [(rule.vital, rule.part) for rule in RULES.values() if rule.part]  # that alarms read besides the main parts
@@ -120,6 +121,7 @@ class Monitor:
         if not callable(on_alarm) and on_alarm not in ON_ALARM:
             raise unknown("on_alarm", str(on_alarm), ON_ALARM)
         self.model, self.every, self.on_alarm = unwrap(model), every, on_alarm
+        check_unwrapped(self.model)
         self.vitals = [vital for vital in registry.select(vitals) if vital.of != "model"]
         self._requested = () if vitals is VITALS else tuple(vital.key for vital in self.vitals)
         limits = alarm_limits(alarms)
