@@ -179,7 +179,7 @@ def figure(result: dict[str, Any]) -> None:
         below.axhline(RULES[kind].level, color="#999999", linewidth=0.8)
         below.set(ylabel=title, xlabel="step", yscale="log" if kind == "max_logit" else "linear")
         above.set(ylabel="validation accuracy", ylim=(0, 1))
-        above.legend(loc="upper left", fontsize=8, frameon=False)
+        above.legend(loc="center right", fontsize=8, frameon=False)
     plt.savefig(FIGURE, metadata={"Date": None})
 
 

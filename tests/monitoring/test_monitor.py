@@ -182,6 +182,28 @@ def test_distributed_data_parallel(given: str) -> None:
     assert steps_of(monitor) == [0, 2, 4]
 
 
+def _worker(rank: int, port: int, folder: str) -> None:
+    """One of two processes that train together, each on its own images."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    model = small_model()
+    wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+    with Monitor(wrapped, every=2, log=f"{folder}/{rank}.jsonl", on_alarm="ignore") as monitor:
+        loop(model, wrapped, accumulate=2)
+    torch.save((steps_of(monitor), model.state_dict()), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path: Any) -> None:
+    """Only the first measures and records, and both end with the same weights."""
+    torch.multiprocessing.spawn(_worker, (free_port(), str(tmp_path)), nprocs=2)  # type: ignore[no-untyped-call]
+    (first, weights), (second, others) = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    assert (first, second) == ([0, 2, 4], [])
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+    assert [path.name for path in tmp_path.glob("*.jsonl")] == ["0.jsonl"]
+
+
 def test_other_processes_do_not_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unsmooth.monitoring.monitor._is_first_process", lambda: False)
     with Monitor(model := small_model(), every=1, log="tensorboard") as monitor:
