@@ -33,7 +33,7 @@ GROUPS = {
 # What else is on a page: what the public names return or take.
 ALSO = {
     "monitor": (
-        "unsmooth.monitoring.monitor.VitalsRecord",
+        "unsmooth.monitoring.observe.VitalsRecord",
         "unsmooth.monitoring.alarms.Alarm",
         "unsmooth.monitoring.writers.Writer",
         "unsmooth.integrations.huggingface.UnsmoothCallback",

@@ -15,7 +15,7 @@ from tests.support.small_hosts import host
 from unsmooth.errors import UnsmoothError
 from unsmooth.integrations.huggingface import UnsmoothCallback as HuggingFaceCallback
 from unsmooth.integrations.lightning import UnsmoothCallback as LightningCallback
-from unsmooth.monitoring.monitor import AlarmRaised
+from unsmooth.monitoring.alarms import AlarmRaised
 
 
 class Images(torch.utils.data.Dataset[dict[str, Any]]):

@@ -98,7 +98,7 @@ def test_a_collapse_raises_its_alarm_before_accuracy_shows_it() -> None:
     """The arms of benchmarks/alarms.py, on one seed and up to the step where the alarm is due."""
     from benchmarks.alarms import run, shown_at
 
-    healthy, growing = run("healthy", 0, steps=261), run("growing_logits", 0, steps=261)
+    healthy, growing = run("healthy", 0, steps=241), run("growing_logits", 0, steps=241)
     assert healthy["alarms"] == []
     assert "max_logit" in {alarm.kind for alarm in growing["alarms"]}
     assert shown_at(growing["accuracy"], healthy["accuracy"]) is None

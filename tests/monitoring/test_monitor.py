@@ -25,7 +25,7 @@ from tests.support.small_hosts import host
 from tests.training.test_distributed import free_port
 from unsmooth import Monitor
 from unsmooth.errors import UnsmoothError
-from unsmooth.monitoring.monitor import AlarmRaised
+from unsmooth.monitoring.alarms import AlarmRaised
 
 STEPS = 5
 

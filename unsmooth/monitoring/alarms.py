@@ -49,6 +49,14 @@ class Alarm:
         return f"step {self.step}: {self.kind}: {self.why}. {self.action}"
 
 
+class AlarmRaised(UnsmoothError):
+    """An alarm of a monitor with on_alarm="raise". The alarm is in `alarm`."""
+
+    def __init__(self, alarm: Alarm) -> None:
+        super().__init__(str(alarm))
+        self.alarm = alarm
+
+
 @dataclass(frozen=True)
 class AlarmRule:
     """The limit of one vital.
@@ -102,7 +110,7 @@ RULES: dict[str, AlarmRule] = {
         text="attention of {blocks} concentrates on single keys: its entropy is {value:.2f} of its maximum (limit "
         "{limit:.2g})",
         action=f"{LOWER_LR}, or apply sigma_reparam or qk_norm.",
-        source=f"{DIGITS}: at least 0.45; {PRETRAINED}: at least 0.50; runs with growing logits: below 0.05",
+        source=f"{DIGITS}: at least 0.35; {PRETRAINED}: at least 0.50; runs with growing logits: below 0.05",
     ),
     "max_logit": AlarmRule(
         "max_logit",

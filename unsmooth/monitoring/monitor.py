@@ -7,7 +7,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
 
@@ -19,8 +18,8 @@ from unsmooth.diagnosis import registry
 from unsmooth.errors import UnsmoothError, first_line, unknown
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example, batch_inputs, describes_input
-from unsmooth.monitoring.alarms import RULES, Alarm, AlarmState, alarm_limits
-from unsmooth.monitoring.observe import Breakage, Curves, broken_gradient, observe, scalars
+from unsmooth.monitoring.alarms import RULES, Alarm, AlarmRaised, AlarmState, alarm_limits
+from unsmooth.monitoring.observe import Breakage, VitalsRecord, broken_gradient, observe
 from unsmooth.monitoring.taps import ImageTap, StepTap, check_not_sharded, uncompiled, unwrap
 from unsmooth.monitoring.writers import Log, Records
 from unsmooth.surgery.plan import anatomy_of
@@ -30,33 +29,6 @@ VITALS = ("token_cosine", "effective_rank", "attention_entropy", "max_logit", "t
 PARTS = [(rule.vital, rule.part) for rule in RULES.values() if rule.part]  # that alarms read besides the main parts
 LEAST_FORWARDS = 64  # more than gradient accumulation usually has
 ON_ALARM = ("warn", "raise", "ignore")
-
-
-@dataclass(frozen=True)
-class VitalsRecord:
-    """One measurement during training.
-
-    Attributes:
-        step: Optimizer steps done before it.
-        vitals: Values by block, by vital (its main part) or `vital.part`; None where a block has no value.
-        seconds: Time that it took.
-    """
-
-    step: int
-    vitals: Curves
-    seconds: float
-
-    def scalars(self) -> dict[str, float]:
-        """The numbers by name, such as `token_cosine/block 3`. Values by head are left out."""
-        return scalars(self.vitals)
-
-
-class AlarmRaised(UnsmoothError):
-    """An alarm of a monitor with on_alarm="raise". The alarm is in `alarm`."""
-
-    def __init__(self, alarm: Alarm) -> None:
-        super().__init__(str(alarm))
-        self.alarm = alarm
 
 
 class Monitor:
@@ -214,6 +186,8 @@ class Monitor:
     def _measure_batch(self, gradients: bool) -> None:
         """Measure images of the last batch. Whatever goes wrong in that ends the monitor, not the run."""
         images = self._tap.take()
+        if not _is_first_process():  # also of processes that were started after the construction
+            return
         if images is None:
             self._warn_once(
                 "the monitor saw no images of a training batch. Construct it before torch.compile first runs the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -25,6 +26,25 @@ def scalars(curves: Curves) -> dict[str, float]:
         for block, value in enumerate(values)
         if isinstance(value, float)
     }
+
+
+@dataclass(frozen=True)
+class VitalsRecord:
+    """One measurement during training.
+
+    Attributes:
+        step: Optimizer steps done before it.
+        vitals: Values by block, by vital (its main part) or `vital.part`; None where a block has no value.
+        seconds: Time that it took.
+    """
+
+    step: int
+    vitals: Curves
+    seconds: float
+
+    def scalars(self) -> dict[str, float]:
+        """The numbers by name, such as `token_cosine/block 3`. Values by head are left out."""
+        return scalars(self.vitals)
 
 
 class Breakage(NamedTuple):
