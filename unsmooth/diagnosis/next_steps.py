@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from unsmooth.diagnosis.rules import DiagnosisView, TokenCurves, threshold
+from unsmooth.diagnosis.rules.curves import TokenCurves
+from unsmooth.diagnosis.rules.thresholds import threshold
+from unsmooth.diagnosis.rules.view import DiagnosisView
 from unsmooth.errors import UnsmoothError
 from unsmooth.results.diagnosis import Candidate, Finding, ImagesInfo, Step, Verdict
 from unsmooth.spec import parse
