@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from unsmooth.diagnosis.rules.attention import idle_blocks, ill_conditioned, similar_maps, uniform_attention
 from unsmooth.diagnosis.rules.curves import TokenCurves
-from unsmooth.diagnosis.rules.outliers import outlier_tokens
+from unsmooth.diagnosis.rules.outliers import outlier_activations, outlier_tokens
+from unsmooth.diagnosis.rules.sinks import broadcasting_sinks, idle_sinks
 from unsmooth.diagnosis.rules.thresholds import THRESHOLDS
 from unsmooth.diagnosis.rules.tokens import not_finite, one_sided, token_collapse
 from unsmooth.diagnosis.rules.view import DiagnosisView
@@ -17,7 +18,7 @@ from unsmooth.results.diagnosis import Finding, Limit, round_values
 
 RULES: tuple[Callable[[DiagnosisView], Finding | None], ...] = (
     not_finite, token_collapse, one_sided, uniform_attention, similar_maps, idle_blocks, ill_conditioned,
-    outlier_tokens,
+    outlier_tokens, idle_sinks, broadcasting_sinks, outlier_activations,
 )  # fmt: skip
 
 

@@ -118,6 +118,29 @@ THRESHOLDS: dict[str, Threshold] = {
     "outlier_ratio": Threshold(
         5.0, "largest token norm over the median norm", f"{SALIENCY}: at most 2.4", "token_norm_outliers", "ratio"
     ),
+    "sink_attention": Threshold(
+        0.3,
+        "attention of one head to its sinks",
+        f"the bound of Gu et al. (2025) for one key; {SALIENCY}: 0.14 to 0.94 in block 0, at most 0.31 later",
+    ),
+    "idle_sink_value": Threshold(
+        0.5,
+        "value norm of sinks that do nothing, relative to other values",
+        f"{SALIENCY}: 0.20 to 0.66 in five heads of block 0, 2.05 in the sixth",
+        above=False,
+    ),
+    "broadcast_output": Threshold(
+        0.5,
+        "share of the output of a head that its sinks write, if they broadcast",
+        f"half of the output; {SALIENCY}: 0.98 in one head of block 0, 0.03 to 0.31 in the other five",
+    ),
+    "int8_error": Threshold(
+        0.1,
+        "relative error of int8 with one scale for all tokens and channels",
+        f"a signal-to-noise ratio of 20 dB; {SALIENCY}: 0.03 to 0.09, and 0.004 to 0.008 with one scale per channel",
+        "outlier_channels",
+        "int8",
+    ),
 }
 
 

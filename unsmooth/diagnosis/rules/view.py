@@ -39,18 +39,33 @@ class DiagnosisView:
         means = self.means(key, part)
         return [mean for b in blocks if (mean := means[b]) is not None]
 
+    def heads(self, key: str) -> list[list[float | None]]:
+        """Mean of a vital of maps by block and head."""
+        vital = self.vitals.get(key)
+        series = vital.parts.get("heads", []) if vital is not None else []
+        means = [s.mean if s is not None and isinstance(s.mean, list) else [] for s in series]
+        return means if means else [[] for _ in range(self.depth)]
+
     def evidence(
-        self, key: str, part: str, text: str, block: int | None = None, name: str = "", limit: float | None = None
+        self,
+        key: str,
+        part: str,
+        text: str,
+        block: int | None = None,
+        name: str = "",
+        limit: float | None = None,
+        value: float | None = None,
     ) -> Evidence:
         """Evidence with the value at random initialisation, where there is one.
 
         With the `name` of a threshold, its limit is that of the threshold, or `limit` if it depends on the block.
+        `value` is that of a head; otherwise it is the mean of the block.
         """
-        random = self.means_at_random(key, part)[block] if block is not None else None
+        random = self.means_at_random(key, part)[block] if block is not None and value is None else None
         suffix = f" (random initialisation: {random:.2g})" if random is not None else ""
         made = Evidence(key, part, self.vitals[key].family, text + suffix, block)
         if block is not None:
-            made.value = round_values(self.means(key, part)[block])
+            made.value = round_values(self.means(key, part)[block] if value is None else value)
         if name and made.value is not None:
             used = THRESHOLDS[name]
             made.limit = round_values(used.value if limit is None else limit)
