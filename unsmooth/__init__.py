@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from unsmooth.surgery.storage import load, save
     from unsmooth.training.run import train
     from unsmooth.trials.compare import compare
+    from unsmooth.trials.prescribe import prescribe
 
 # Public name: module that defines it.
 _MODULES = {
@@ -57,6 +58,7 @@ _MODULES = {
     "load": "surgery.storage",
     "parts": "surgery.record",
     "plan": "surgery.plan",
+    "prescribe": "trials.prescribe",
     "remove": "surgery.apply",
     "save": "surgery.storage",
     "train": "training.run",
@@ -81,6 +83,7 @@ __all__ = [
     "load",
     "parts",
     "plan",
+    "prescribe",
     "remove",
     "save",
     "train",
