@@ -25,11 +25,11 @@ GROUPS = {
         ),
     ),
     "models": ("Models and files", ("create_model", "save", "load", "import_checkpoint")),
-    "training": ("Training and comparing", ("train", "compare")),
+    "training": ("Training and comparing", ("train", "compare", "prescribe")),
     "evaluation": ("Evaluation and cost", ("evaluate", "bench")),
     "errors": ("Errors", ("UnsmoothError",)),
 }
-RESULTS = ("Evaluation", "Bench", "Trial", "Reproduction")
+RESULTS = ("Evaluation", "Bench", "Trial", "Prescription", "Reproduction")
 THEORY = (
     "anti_oversmoothing",
     "augmented_shortcuts",

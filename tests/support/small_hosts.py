@@ -152,6 +152,7 @@ CASES: tuple[str, ...] = (
     "registers",
     "test_time_register",
     "attention_diversity",
+    "gram_anchor",
     "augmented_shortcut(start=identity, branch=attn)",
     "augmented_shortcut(scale=0.75, branch=mlp, count=3, blocks_per_side=2)",
     "token_graying(transform=svd)",

@@ -48,7 +48,7 @@ from unsmooth.utils.progress import Progress
 ILL = ("suspicious", "collapsing", "collapsed")
 SHARED = (
     "jobs", "checkpoint", "pretrained", "val_data", "data_dir", "workers", "device", "strict_data", "confidence",
-    "seeds",
+    "seeds", "costs",
 )  # fmt: skip
 
 

@@ -78,4 +78,5 @@ class PrescribeSettings:
     workers: int = option("worker processes that load images, per run", default=0, low=0)
     device: str = option("device: cpu, cuda or cuda:N (default: cuda if available)", default="")
     strict_data: bool = option("raise on a broken image instead of skipping it", default=False)
+    costs: bool = option("measure parameters, operations and throughput of the finalists", default=True)
     confidence: float = option("confidence level of the intervals", default=0.95, low=0.5, high=0.9999)
