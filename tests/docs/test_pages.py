@@ -112,7 +112,10 @@ def test_generated_pages_say_so(generated: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["get-started.md", "guides/diagnose.md", "guides/evaluation.md", "guides/remedies.md"])
+@pytest.mark.parametrize(
+    "name",
+    ["get-started.md", "guides/diagnose.md", "guides/evaluation.md", "guides/prescribe.md", "guides/remedies.md"],
+)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), flags=re.DOTALL)

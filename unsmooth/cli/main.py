@@ -40,7 +40,7 @@ COMMANDS = {
     "evaluate": Entry("evaluate", "Score a model: accuracy, robustness, tokens and throughput."),
     "compare": Entry("compare", "Train several models on the same budget and compare them.", takes_recipe=True),
     "prescribe": Entry("prescribe", "Try remedies for a model's findings; recommend one or none.", takes_recipe=True),
-    "bench": Entry("bench", "Measure parameters, operations, energy and throughput of models."),
+    "bench": Entry("bench", "Measure parameters, operations, energy and speed of models."),
     "paper": Entry("paper", "List the experiments of the papers, or run one of them.", takes_recipe=True),
     "list": Entry("list_", "List the remedies, the vitals or the fields of a recipe."),
     "check": Entry("check", "Show which remedies apply to a model, block by block."),

@@ -43,8 +43,8 @@ class DiagnosisView:
         """Mean of a vital of maps by block and head."""
         vital = self.vitals.get(key)
         series = vital.parts.get("heads", []) if vital is not None else []
-        means = [s.mean if s is not None and isinstance(s.mean, list) else [] for s in series]
-        return means if means else [[] for _ in range(self.depth)]
+        means = [s.mean if s is not None and isinstance(s.mean, list) else [] for s in series or [None] * self.depth]
+        return [[mean if isinstance(mean, float) else None for mean in heads] for heads in means]
 
     def evidence(
         self,
