@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from unsmooth.report import panels
 from unsmooth.report.figures import new_figure
@@ -31,7 +30,8 @@ def search(prescription: Prescription) -> Figure:
 def _rungs(ax: Axes, prescription: Prescription, names: list[str]) -> None:
     ax.set_title("search: top-1 on held-out training images, %", loc="left", fontsize=7)
     ax.set_xlabel("epochs of each run")
-    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    ax.set_xticks(sorted({rung.epochs for rung in prescription.rungs}))
+    ax.margins(x=0.2)
     for i, name in enumerate(names):
         points = [
             (rung.epochs, 100 * run.top1)

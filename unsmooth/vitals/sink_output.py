@@ -3,10 +3,11 @@
     ‖A_S V_S‖² / (‖A_S V_S‖² + ‖A_R V_R‖²),   S the sinks (`attention_sink`), R the other keys
 
 in the Frobenius norm. Near 0 the sinks do nothing, however much attention they receive: a gate on the output
-(`gated_attention`) or a key without a value (`sink_logit`) makes them unnecessary. Near 1 the head writes what its
-sinks hold to every query: a broadcast, for which registers are a better place. `rank` is the stable rank
-‖AV‖_F²/‖AV‖₂² of the output of the head: 1 if all queries receive multiples of one vector, as from one sink that
-broadcasts. Heads without a sink have no value. A head whose output is zero has none either.
+(`gated_attention`) or a key without a value (`sink_logit`) makes them unnecessary. Near 1, unless their values are
+small (`sink_value_norm`), the head writes what its sinks hold to every query: a broadcast, for which registers are a
+better place. `rank` is the stable rank ‖AV‖_F²/‖AV‖₂² of the output of the head: 1 if all queries receive multiples
+of one vector, as from one sink that broadcasts. Heads without a sink have no value. A head whose output is zero has
+none either.
 """
 
 from __future__ import annotations
