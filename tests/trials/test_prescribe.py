@@ -119,7 +119,7 @@ def test_the_best_difference_that_is_shown_is_recommended() -> None:
 def test_too_small_a_budget_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(UnsmoothError, match=r"a budget of 4 runs does not suffice: .* need 5"):
         prescribed(ILL, tmp_path / "new", budget=4)
-    with pytest.raises(UnsmoothError, match="has no host"):
+    with pytest.raises(UnsmoothError, match="expected a host name"):
         prescribed("+attn_scale", tmp_path / "new")
     with pytest.raises(UnsmoothError, match="another_setting"):
         prescribed(ILL, tmp_path / "new", another_setting=1)

@@ -147,8 +147,6 @@ class _Search:
         """Read all arguments and open the data. Nothing is written."""
         chosen, resolved = resolve_fields(PrescribeSettings, settings, recipe, fields)
         parsed = parse(spec)
-        if parsed.host is None:
-            raise UnsmoothError(f"the spec {str(parsed)!r} has no host. Write HOST+{parsed}.")
         splits = open_splits(data, chosen.val_data, chosen.data_dir)
         splits = limit_splits(splits, resolved.train_images, resolved.val_images)
         shared = {name: getattr(chosen, name) for name in SHARED}
