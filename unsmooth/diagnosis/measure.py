@@ -31,10 +31,10 @@ UNSUPPORTED = {
     "opaque": "the axes of its attention map are unknown",
     "windowed": "its attention is over windows",
     "pooled-kv": "its attention has fewer keys than queries",
+    "pooled-q": "its attention has more keys than queries",
     "class-query": "its attention has one query",
     "global": "its attention is over all tokens",
 }
-NOT_SQUARE = "its maps have {} queries and {} keys"
 CHUNK = 2**18  # map entries per call of a vital, which the processor's cache can hold
 NOT_FINITE = "its tokens contain NaN or infinity"
 
@@ -220,9 +220,6 @@ class _Pass:
                 continue
             if attention.kind not in vital.accepts:
                 self.skip(vital, block, UNSUPPORTED[attention.kind])
-                continue
-            if attention.queries != attention.keys and "pooled-kv" not in vital.accepts:  # pooled queries in windows
-                self.skip(vital, block, NOT_SQUARE.format(attention.queries, attention.keys))
                 continue
             k = self.affordable(vital, block, attention, k)
             if k < 1:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import first_tensor
-from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, residual_side
+from unsmooth.seam.intercept import UNKNOWN, AttentionCall, AttentionInterceptor, MapLayout, residual_side
 from unsmooth.seam.patched import observers_are_paused, observers_paused, patches_of
 from unsmooth.surgery.plan import anatomy_of
 
@@ -29,12 +29,12 @@ class _Observer(AttentionInterceptor):
     """Observes attention and residual sums, and finds the block and the attention that they belong to."""
 
     def __init__(
-        self, cores: dict[str, tuple[Block, Attention]], on_call: OnAttention | None, on_sum: OnResidual | None
+        self, cores: dict[str, list[tuple[Block, Attention]]], on_call: OnAttention | None, on_sum: OnResidual | None
     ):
         super().__init__()
         self.thread = threading.get_ident()
         self.cores, self.on_call, self.on_sum = cores, on_call, on_sum
-        self.running: list[str] = []
+        self.running: list[list[tuple[Block, Attention]]] = []  # the attentions of running cores that are to come
         self.block: Block | None = None
         self.stream: list[Tensor | None] = []  # the residual stream of the running block, and its aliases
         self.sums = 0
@@ -44,9 +44,16 @@ class _Observer(AttentionInterceptor):
 
     def saw_attention(self, call: AttentionCall) -> None:
         self.weights = None  # the values of a treated softmax were already applied
-        if self.running and self.on_call is not None:
+        if not self.running:
+            return
+        expected = self.running[-1]
+        block, attention = expected.pop(0) if len(expected) > 1 else expected[0]
+        if self.on_call is not None:
             with observers_paused():
-                self.on_call(*self.cores[self.running[-1]], call)
+                self.on_call(block, attention, call)
+
+    def layout(self) -> MapLayout:
+        return self.running[-1][0][1].layout if self.running else UNKNOWN
 
     def saw_residual(self, x: Tensor, branch: Tensor, out: Tensor) -> None:
         assert self.block is not None
@@ -107,7 +114,10 @@ def probe(
             stream, what the branch adds, and the sum.
     """
     anatomy = anatomy or anatomy_of(model)
-    cores = {a.core: (block, a) for block in anatomy.blocks for a in block.attentions}
+    cores: dict[str, list[tuple[Block, Attention]]] = {}
+    for block in anatomy.blocks:
+        for attention in sorted(block.attentions, key=lambda a: a.order):
+            cores.setdefault(attention.core, []).append((block, attention))
     observer = _Observer(cores, on_attention, on_residual)
     observed = patches_of(model)
     handles: list[Any] = []
@@ -141,7 +151,7 @@ def probe(
         def hook(module: nn.Module, args: Any) -> None:
             if threading.get_ident() != observer.thread:
                 return
-            observer.running.append(name)
+            observer.running.append(list(cores[name]))
             observer.weights = None  # a softmax of another module is not a map of this one
 
         return hook

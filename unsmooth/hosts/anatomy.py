@@ -8,7 +8,8 @@ below are all that this project knows about families.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
@@ -16,8 +17,10 @@ from unsmooth.errors import NotApplicable, UnsmoothError
 from unsmooth.hosts.inputs import Example, example_input
 from unsmooth.hosts.patch_embed import HookPoint, PatchEmbedding, find_patch_embedding, parents
 from unsmooth.hosts.trace import AttentionEvent, LinearEvent, ModuleCall, Trace, trace
+from unsmooth.seam.intercept import UNKNOWN, MapLayout
 
 CLASS_TOKENS = ("cls_token", "class_token", "class_embedding")
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "heads")
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 # Blocks of hosts without attention: the class with the skip around the token mixer.
 ATTENTION_FREE_BLOCKS = ("timm.models.convmixer.Residual",)
@@ -28,7 +31,7 @@ class Attention:
     """One attention of a block. `core` is the name of the module that runs it, `kind` the label of its map."""
 
     core: str
-    kind: str  # global, windowed, pooled-kv, class-query, channel or opaque
+    kind: str  # global, windowed, pooled-kv, pooled-q, class-query, channel or opaque
     via: str  # sdpa (fused) or softmax (explicit)
     heads: int
     head_axis: int  # counted from the end
@@ -37,13 +40,15 @@ class Attention:
     head_channels: int
     value_channels: int
     windows: int = 1  # maps per image
-    product: int = 0  # the matrix product in the core that computes the scores, counted from 1; 0: a fused kernel
+    product: int = 0  # the product in the core that computes the scores, counted from 1; 0: a fused kernel
     scale_q: float = 1.0
     scale_k: float = 1.0
     scale_after: float = 1.0
     nonstandard_scores: str = ""  # why the scores are not a plain scaled dot product
     mixed: bool = False  # whether a linear layer or a convolution mixes its maps over heads
     inputs: int = 0  # channels of the tokens that its first linear layer reads, one per query; 0: there is none
+    layout: MapLayout = UNKNOWN  # how the host writes it
+    order: int = 0  # among the attentions of its core, in the order in which they run
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,10 @@ class Branch:
 
 @dataclass(frozen=True)
 class Block:
-    """One block. `reasons` says why a branch is None."""
+    """One block. `reasons` says why a branch is None.
+
+    A block with several attentions has `parts`: the same block as each of them sees it, with its own branches.
+    """
 
     index: int
     name: str
@@ -99,6 +107,7 @@ class Block:
     mlp: Branch | None
     residuals: tuple[str, ...]  # the branch of each residual sum: attn, mlp or other
     reasons: dict[str, str] = field(default_factory=dict)
+    parts: tuple[Block, ...] = ()
 
     def branch(self, name: str) -> Branch:
         """The branch `attn` or `mlp`; raises `NotApplicable` if it has none."""
@@ -123,6 +132,16 @@ class Anatomy:
     blocks: tuple[Block, ...]
     patch_embed: PatchEmbedding | None
     skipped: tuple[str, ...] = ()
+
+    def block_of(self, core: str, order: int = 0) -> Block:
+        """The block, or the part of a block, of one attention."""
+        views = (view for block in self.blocks for view in block.parts or (block,))
+        return next(v for v in views if any((a.core, a.order) == (core, order) for a in v.attentions))
+
+    def layouts(self, core: str) -> tuple[MapLayout, ...]:
+        """How the module `core` writes its attentions, in the order in which they run."""
+        found = [a for block in self.blocks for a in block.attentions if a.core == core]
+        return tuple(a.layout for a in sorted(found, key=lambda a: a.order))
 
 
 def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
@@ -154,7 +173,7 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
         if not owners[event.at]
     ]
     for name in names:
-        events = [event for event in traced.attentions if owners[event.at] == name]
+        events = _distinct([event for event in traced.attentions if owners[event.at] == name])
         inner = [call for call in traced.calls if call.name in names and call.name.startswith(f"{name}.")]
         block = _block(len(blocks), name, events, traced, modules, patch_embed, class_parameter, inner)
         if any(attention.kind == "class-query" for attention in block.attentions):
@@ -162,6 +181,11 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
         else:
             blocks.append(block)
     return Anatomy(tuple(blocks), patch_embed, tuple(skipped))
+
+
+def _distinct(events: list[AttentionEvent]) -> list[AttentionEvent]:
+    """The attentions of a block, once each: a module that runs several times has one set of patches."""
+    return list({(event.core, event.order): event for event in reversed(events)}.values())[::-1]
 
 
 def _class_name(module: nn.Module) -> str:
@@ -197,30 +221,81 @@ def _block(index: int, name: str, events: list[AttentionEvent], traced: Trace, m
     sums = [at for at in traced.sums if own_event(at)]
     reasons: dict[str, str] = {}
     channels, tokens, _ = _layout(call.input or (), linears)
-    attentions = tuple(_attention(event, modules, tokens, channels, linears) for event in events)
-    attn = mlp = None
-    attn_module: str | None = None
-    own = any(event.core == name for event in events)
-    if own:
+    counts = Counter(event.core for event in events)
+    attentions = tuple(_attention(e, modules, tokens, channels, linears, counts[e.core]) for e in events)
+    residuals: tuple[str, ...]
+    if any(event.core == name for event in events):
         reasons["attn"] = reasons["mlp"] = "its attention and MLP are not modules of their own"
-    elif len(events) == 1:
-        attn_module = _attention_branch(name, events[0].core, modules)
-        attn = _branch(attn_module, [e for e in linears if _inside(e.stack[-1], attn_module)], attentions[0],
-                       inside, sums, modules, tokens, channels)  # fmt: skip
-    elif events:
-        reasons["attn"] = f"it has {len(events)} attentions, not one"
-    else:
+        residuals = ()
+    elif not events:
         reasons["attn"] = "it has no softmax attention"
-    after = max((event.at for event in events), default=0)
-    rest = [e for e in linears if not _inside(e.stack[-1], attn_module) and e.weight and e.at > after]
-    if len(events) == 1 and len(rest) >= 2 and not own:
-        holder = _common_module(name, [e.stack for e in rest])
-        mlp = _branch(holder, rest, None, inside, sums, modules, tokens, channels)
+        residuals = ("attn",) * len(sums)
+    else:
+        residuals = _residual_branches(sums, events, _after_attention(linears, events, name, modules))
+    block = Block(index, name, tokens, channels, False, attentions, None, None, residuals, reasons)
+    if not reasons:
+        starts = [_start(name, event, inside, modules) for event in events]
+        views = [
+            _view(block, event, attention, [e for e in linears if start < e.at < end], inside, sums, modules)
+            for event, attention, start, end in zip(events, attentions, starts, [*starts[1:], call.end], strict=True)
+        ]
+        if len(views) == 1:
+            block = views[0]
+        else:
+            several = f"it has {len(events)} attentions, not one"
+            block = replace(block, reasons={"attn": several, "mlp": several})
+            parts = (_with_class_token(view, patch_embed, class_parameter) for view in views)
+            block = replace(block, parts=tuple(parts))
+    elif len(events) > 1:
+        block = replace(block, parts=tuple(replace(block, attentions=(a,)) for a in attentions))
     else:
         reasons.setdefault("mlp", "it has no MLP of linear layers after its attention")
-    residuals = () if own else _residual_branches(sums, events, rest) if events else ("attn",) * len(sums)
-    class_token = class_parameter and patch_embed is not None and tokens > patch_embed.tokens_of(tokens)
-    return Block(index, name, tokens, channels, class_token, attentions, attn, mlp, residuals, reasons)
+    return _with_class_token(block, patch_embed, class_parameter)
+
+
+def _with_class_token(block: Block, patch_embed: PatchEmbedding | None, class_parameter: bool) -> Block:
+    found = class_parameter and patch_embed is not None and block.tokens > patch_embed.tokens_of(block.tokens)
+    return replace(block, class_token=found)
+
+
+def _start(block: str, event: AttentionEvent, inside: list[ModuleCall], modules: dict[str, nn.Module]) -> int:
+    """When the attention branch of an event starts, after which linear layers belong to it or to its MLP."""
+    module = _attention_branch(block, event.core, modules)
+    return max((c.start for c in inside if c.name == module and c.start < event.at), default=event.at)
+
+
+def _after_attention(linears: list[LinearEvent], events: list[AttentionEvent], block: str,
+                     modules: dict[str, nn.Module]) -> list[LinearEvent]:  # fmt: skip
+    """The linear layers of the MLPs of a block: those after an attention that are in no attention branch."""
+    branches = [_attention_branch(block, event.core, modules) for event in events]
+    first = max(event.at for event in events) if len(events) == 1 else min(event.at for event in events)
+    return [
+        e for e in linears
+        if e.weight and e.at > first and not any(_inside(e.stack[-1], branch) for branch in branches)
+    ]  # fmt: skip
+
+
+def _view(block: Block, event: AttentionEvent, attention: Attention, linears: list[LinearEvent],
+          inside: list[ModuleCall], sums: list[int], modules: dict[str, nn.Module]) -> Block:  # fmt: skip
+    """The block as one of its attentions sees it; `linears` are those from its branch to the next attention."""
+    module = _attention_branch(block.name, event.core, modules)
+    call = next((c for c in inside if c.name == module), None)
+    channels, tokens = block.channels, block.tokens
+    if len(block.attentions) > 1 and call is not None and call.input:
+        channels, tokens, _ = _layout(call.input, [e for e in linears if _inside(e.stack[-1], module)])
+    reasons: dict[str, str] = {}
+    own = [e for e in linears if _inside(e.stack[-1], module)]
+    attn = _branch(module, own, attention, inside, sums, modules, tokens, channels)
+    mlp = None
+    rest = _after_attention(linears, [event], block.name, modules)
+    if len(rest) >= 2:
+        holder = _common_module(block.name, [e.stack for e in rest])
+        mlp = _branch(holder, rest, None, inside, sums, modules, tokens, channels)
+    else:
+        reasons["mlp"] = "it has no MLP of linear layers after its attention"
+    return replace(
+        block, tokens=tokens, channels=channels, attentions=(attention,), attn=attn, mlp=mlp, reasons=reasons
+    )
 
 
 def _layout(shape: tuple[int, ...], linears: list[LinearEvent]) -> tuple[int, int, bool]:
@@ -234,37 +309,42 @@ def _layout(shape: tuple[int, ...], linears: list[LinearEvent]) -> tuple[int, in
 
 
 def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int, channels: int,
-               linears: list[LinearEvent]) -> Attention:  # fmt: skip
+               linears: list[LinearEvent], siblings: int) -> Attention:  # fmt: skip
     core, q, v = modules[event.core], event.queries, event.values
-    declared = next(
-        (getattr(core, a) for a in ("num_heads", "num_attention_heads", "n_heads") if hasattr(core, a)), None
-    )
+    declared = next((heads for name in HEADS if isinstance(heads := getattr(core, name, None), int)), 0)
     leading = v[:-2]
-    axis = -3
-    if isinstance(declared, int) and len(leading) > 1:
-        axis = next((i - len(v) for i in range(1, len(leading)) if leading[i] == declared), -3)
-    heads = v[axis] if len(leading) > 1 else 1
-    windows = math.prod(leading) // heads
+    axis, folded = -3, 0
     if len(leading) < 2:
+        folded = _folded_heads(leading, declared, siblings)
+        heads = folded or 1
+    else:
+        axis = next((i - len(v) for i in range(1, len(leading)) if leading[i] == declared), -3)
+        heads = v[axis]
+    windows = math.prod(leading) // heads
+    if len(leading) < 2 and not folded:
         kind = "opaque"
     elif q[-2] == 1 and event.keys > 1:
         kind = "class-query"
     elif v[-1] == tokens and event.keys * heads == channels and (event.keys != tokens or event.tokens_last):
         kind = "channel"
-    elif windows > 1:
-        kind = "windowed"
-    elif q[-2] == event.keys:
-        kind = "global"
-    elif event.keys < q[-2]:
-        kind = "pooled-kv"
+    elif q[-2] != event.keys:
+        kind = "pooled-kv" if event.keys < q[-2] else "pooled-q"
     else:
-        kind = "opaque"
+        kind = "windowed" if windows > 1 else "global"
     first = next((e for e in linears if _inside(e.stack[-1], event.core) and e.at < event.at), None)
     inputs = first.inputs if first is not None and first.rows == windows * q[-2] else 0
     return Attention(
         event.core, kind, event.via, heads, axis, q[-2], event.keys, q[-1], v[-1], windows, event.product,
         event.scale_q, event.scale_k, event.scale_after, event.nonstandard_scores, event.mixed, inputs,
+        MapLayout(event.side if event.via == "softmax" else "", folded), event.order,
     )  # fmt: skip
+
+
+def _folded_heads(leading: tuple[int, ...], declared: int, siblings: int) -> int:
+    """The heads in the only axis before tokens and channels, for one image; 0 if they cannot be told from windows."""
+    if not leading or leading[0] == 1 or (siblings > 1 and siblings == declared):
+        return 1 if leading else 0  # one head, or a core that runs one attention per head
+    return declared if declared and leading[0] % declared == 0 else 0
 
 
 def _attention_branch(block: str, core: str, modules: dict[str, nn.Module]) -> str:

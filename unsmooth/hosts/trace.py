@@ -17,10 +17,16 @@ from torch import Tensor, nn
 from unsmooth.hosts.inputs import Example, first_tensor, run
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, residual_side
+from unsmooth.seam.products import Product
 
 Shape = tuple[int, ...]
 CONVOLUTIONS = {torch.conv2d, torch.nn.functional.conv2d}
 MULTIPLY = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, Tensor.mul_, Tensor.__imul__}
+# Functions whose result holds the same numbers in another order of axes, so that a scale stays known.
+VIEWS = {
+    torch.transpose, Tensor.transpose, torch.permute, Tensor.permute, torch.swapaxes, Tensor.swapaxes,
+    Tensor.mT.__get__, Tensor.t, torch.squeeze, Tensor.squeeze, torch.unsqueeze, Tensor.unsqueeze, Tensor.expand,
+}  # fmt: skip
 DIVIDE = {torch.div, Tensor.div, Tensor.__truediv__, Tensor.div_, Tensor.__itruediv__}
 
 
@@ -42,12 +48,14 @@ class AttentionEvent:
 
     at: int
     core: str  # the innermost module that ran it
+    order: int  # among the attentions of this call of the core, from 0
     via: str
     queries: Shape
     values: Shape
     keys: int
     tokens_last: bool  # whether the values are contiguous over tokens, not channels: attention over channels
-    product: int = 0  # the matrix product in the core that computes the scores, counted from 1; 0: a fused kernel
+    side: str = "left"  # the factor of the product with the values that is the map: left or right
+    product: int = 0  # the product in the core that computes the scores, counted from 1; 0: a fused kernel
     scale_q: float = 1.0
     scale_k: float = 1.0
     scale_after: float = 1.0
@@ -75,6 +83,7 @@ class Trace:
     attentions: list[AttentionEvent] = field(default_factory=list)
     linears: list[LinearEvent] = field(default_factory=list)
     sums: list[int] = field(default_factory=list)  # the residual sums of blocks
+    softmaxes: int = 0
 
 
 def _shape(value: Any) -> Shape | None:
@@ -88,12 +97,15 @@ class _Product:
 
     at: int
     scores: Tensor
+    size: Shape  # rows and columns
     queries: Shape
     scale_q: float
     scale_k: float
 
 
 class _Recorder(AttentionInterceptor):
+    follows_products = True
+
     def __init__(self, model: nn.Module, trace: Trace, blocks: Collection[str]):
         super().__init__()
         self.trace, self.blocks, self.clock, self.stack = trace, blocks, 0, [""]
@@ -107,6 +119,7 @@ class _Recorder(AttentionInterceptor):
         self.scaled: list[tuple[Tensor, float]] = []
         self.products: list[_Product] = []
         self.maps: list[Tensor] = []  # the latest softmax, and tensors derived from it
+        self.side = "left"
         self.scale_after = 1.0
         self.nonstandard = ""
         self.mixed = False
@@ -141,18 +154,33 @@ class _Recorder(AttentionInterceptor):
         self.mixed |= self.follow_map([x], out)
         return out
 
-    def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
-        out = super().on_scores(func, q, k)
-        scales = [math.prod(factor for tensor, factor in self.scaled if tensor is side) for side in (q, k)]
-        self.products.append(_Product(self.tick(), out, tuple(q.shape), *scales))
+    def on_scores(self, product: Product) -> Tensor:
+        out = super().on_scores(product)
+        scales = [math.prod(factor for tensor, factor in self.scaled if tensor is x) for x in product.operands]
+        standard = product.standard(out)
+        size = tuple(standard.shape[-2:])
+        if any(x is earlier.scores for x in product.operands for earlier in self.products):
+            size = ()  # a mix of the scores of heads
+        self.products.append(_Product(self.tick(), out, size, tuple(product.left.shape), *scales))
+        self.mixed |= self.follow_map(product.operands, out)
         return out
 
     def on_softmax(self, weights: Tensor, logits: Tensor) -> Tensor:
+        self.trace.softmaxes += 1
         self.maps.append(weights)
         return weights
 
-    def is_map(self, a: Tensor) -> bool:
-        return any(a is known for known in self.maps)
+    def with_map(self, product: Product, weights: Tensor) -> Product | None:
+        """Here the tensors are followed, so that a product of the size of a map is not taken for one."""
+        for side in ("left", "right"):
+            factor = product.operands[side == "right"]
+            if factor.ndim < 2 or not any(factor is known for known in self.maps):
+                continue
+            found = product if side == "left" else product.transposed()
+            if found.left.shape[-2:] == weights.shape[-2:] and _sums_over_keys(found.left):
+                self.side = side
+                return found
+        return None
 
     def follow_map(self, args: Collection[Any], out: Any) -> bool:
         """Dropout, a mix of heads or a blend of two maps keeps the size: the result still counts as the map."""
@@ -177,6 +205,8 @@ class _Recorder(AttentionInterceptor):
     def on_other(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = super().on_other(func, args, kwargs)
         self.mixed |= self.follow_map(args, out) and func in CONVOLUTIONS
+        if func in VIEWS:
+            self.scaled += [(out, factor) for tensor, factor in self.scaled if tensor is args[0]]
         if func in MULTIPLY or func in DIVIDE:
             a, b = args[0], args[1]
             tensor, factor = (b, a) if isinstance(a, int | float) else (a, b)
@@ -194,16 +224,20 @@ class _Recorder(AttentionInterceptor):
     def on_attention(self, call: AttentionCall) -> Tensor:
         out = super().on_attention(call)
         shape = tuple(call.v.shape)
-        event = AttentionEvent(self.tick(), self.stack[-1], call.via, (), shape, shape[-2], call.v.stride(-1) != 1)
+        start = self.open[-1].start if self.open else 0
+        order = sum(event.at > start and event.core == self.stack[-1] for event in self.trace.attentions)
+        tokens_last = call.v.stride(-1) != 1 and self.side == "left"  # a map on the right takes channels first
+        event = AttentionEvent(
+            self.tick(), self.stack[-1], order, call.via, (), shape, shape[-2], tokens_last, self.side
+        )
         if call.q is not None:
             event.queries = tuple(call.q.shape)
             event.scale_after = call.scale if call.scale is not None else call.q.shape[-1] ** -0.5
         else:
             weights = call.map()
             event.queries = (*weights.shape[:-1], call.v.shape[-1])
-            start = self.open[-1].start if self.open else 0
             inside = [product for product in self.products if product.at > start]
-            matching = [i for i, p in enumerate(inside) if p.scores.shape[-2:] == weights.shape[-2:]]
+            matching = [i for i, p in enumerate(inside) if p.size == weights.shape[-2:]]
             if matching:
                 product = inside[matching[-1]]
                 event.product = matching[-1] + 1
@@ -218,6 +252,15 @@ class _Recorder(AttentionInterceptor):
         self.trace.attentions.append(event)
         self.reset_scores()
         return out
+
+
+def _sums_over_keys(weights: Tensor) -> bool:
+    """Whether the last axis of a map is that of the keys: its sums are equal, also if heads were mixed."""
+
+    def equal(sums: Tensor) -> bool:
+        return bool((sums - sums.mean(-1, keepdim=True)).abs().max() <= 1e-3 * sums.abs().max())
+
+    return equal(weights.sum(-1)) or not equal(weights.sum(-2))
 
 
 @contextmanager

@@ -107,6 +107,7 @@ class LossRemedy(Remedy[OptionsT], ABC):
 class AttentionPatch(nn.Module):
     """Changes an attention map A. `forward(attend, v)` is A'v given `attend(v)` = Av; `matrix(A)` is A'."""
 
+    order = 0  # which attention of its module it changes, in the order in which they run
     rescores = False  # whether it replaces the scores
     scores_product = 0  # the matrix product of an explicit attention that it replaces, counted from 1; 0: none
 
@@ -349,7 +350,8 @@ def square_attention(block: Block, why: str) -> Attention:
     """The attention of a block. Raises `NotApplicable` with a reason unless queries and keys are the same tokens."""
     attention = token_attention(block)
     if attention.queries != attention.keys:
-        raise NotApplicable(f"it has fewer keys than queries, so {why}")
+        fewer = "fewer" if attention.keys < attention.queries else "more"
+        raise NotApplicable(f"it has {fewer} keys than queries, so {why}")
     return attention
 
 

@@ -175,7 +175,9 @@ def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) 
             patches.changes.append((placement.branch, patch))
             patches.residual_branches = _residual_branches(target, anatomy)
         else:
-            module_patches(module).attention.append(patch)
+            patches = module_patches(module)
+            patches.attention.append(patch)
+            patches.layouts = anatomy.layouts(target)
         _start(module, patch)
     except BaseException:
         _detach(model, attachment)
@@ -205,12 +207,13 @@ def start_again(model: nn.Module) -> None:
 
 
 def _child_name(parent: nn.Module, key: str, placement: Placement) -> str:
-    """`unsmooth_<remedy>`, with the host's weight, the branch or a number if there are several."""
+    """`unsmooth_<remedy>`, with the host's weight, the attention, the branch or a number if there are several."""
     if placement.weight:
         path = placement.weight.removeprefix(f"{placement.target}.").removesuffix("weight").strip("._")
         return f"{PREFIX}{key}_{path.replace('.', '_')}"
+    order = getattr(placement.patch, "order", 0)
     names = [
-        f"{PREFIX}{key}",
+        f"{PREFIX}{key}_{order + 1}" if order else f"{PREFIX}{key}",
         f"{PREFIX}{key}_{placement.branch}",
         *(f"{PREFIX}{key}_{placement.branch}{i}" for i in range(2, 9)),
     ]

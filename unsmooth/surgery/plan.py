@@ -15,7 +15,7 @@ from unsmooth.errors import NotApplicable, UnsmoothError, first_line
 from unsmooth.hosts.anatomy import Anatomy, Block, examine
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
-from unsmooth.remedies.base import REPLACE_SCORES, Placement, Remedy
+from unsmooth.remedies.base import REPLACE_SCORES, AttentionPatch, Placement, Remedy
 from unsmooth.spec import SpecItem, parse_item
 from unsmooth.surgery.record import Record, check_model, check_unfolded, check_whole, record_of
 
@@ -30,6 +30,7 @@ class BlockPlan:
     parameters: int = 0
     flops: int = 0
     refusal: str = ""
+    partly: str = ""  # why the remedy does not fit some of several attentions
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,9 @@ class Plan:
 
     @property
     def refused(self) -> dict[int, str]:
-        """The blocks that the remedy does not fit, with the reasons."""
-        return {block.block: block.refusal for block in self.blocks if block.refusal}
+        """The blocks that the remedy does not fit, or fits in part, with the reasons."""
+        reasons = ((block.block, block.refusal or block.partly) for block in self.blocks)
+        return {index: reason for index, reason in reasons if reason}
 
     def __str__(self) -> str:
         nearly = "nearly " if remedies.get(self.remedy.name).start_error > Remedy.start_error else ""
@@ -176,14 +178,10 @@ def prepare(
     placements: list[Placement] = []
     for index in selected:
         block = anatomy.blocks[index]
-        try:
-            with torch.device(device):
-                placed = method.place(block, anatomy, resolved)
-        except NotApplicable as refusal:
-            plans.append(BlockPlan(index, block.name, refusal=str(refusal)))
-            continue
+        with torch.device(device):
+            placed, block_plan = _place(method, block, anatomy, resolved)
         placements += placed
-        plans.append(_block_plan(block, placed, method.flops(block, anatomy, resolved)))
+        plans.append(block_plan)
     if placements:
         method.check(model, anatomy, example)
     placements = method.connect(placements, anatomy)
@@ -250,11 +248,44 @@ def _block_option(blocks: Any) -> Any:
     return blocks if isinstance(blocks, int) else str(blocks)
 
 
-def _block_plan(block: Block, placed: list[Placement], flops: int) -> BlockPlan:
-    sites = tuple(p.weight or (p.target.module if isinstance(p.target, HookPoint) else p.target) for p in placed)
+def _place(
+    method: Remedy[Any], block: Block, anatomy: Anatomy, options: Any
+) -> tuple[list[Placement], BlockPlan]:
+    """The patches of one block, attention by attention if it has several, and its plan."""
+    placed: list[Placement] = []
+    flops, refusals = 0, []
+    try:
+        views: tuple[Block, ...] = (block,)
+        placed = method.place(block, anatomy, options)
+        flops = method.flops(block, anatomy, options)
+    except NotApplicable as refusal:
+        if not block.parts:
+            return [], BlockPlan(block.index, block.name, refusal=str(refusal))
+        views = block.parts
+    for view in views if not placed else ():
+        try:
+            new = method.place(view, anatomy, options)
+            flops += method.flops(view, anatomy, options)
+        except NotApplicable as refusal:
+            refusals.append(str(refusal))
+            continue
+        for placement in new:
+            if isinstance(placement.patch, AttentionPatch):
+                placement.patch.order = view.attention().order
+        shared = {_site(placement) for placement in placed}  # a branch that runs several attentions is treated once
+        placed += [p for p in new if isinstance(p.patch, AttentionPatch) or _site(p) not in shared]
+    reason = "; ".join(dict.fromkeys(refusals))
+    if not placed:
+        return [], BlockPlan(block.index, block.name, refusal=reason)
+    sites = tuple(map(_site, placed))
     modules = [p.patch for p in placed if isinstance(p.patch, nn.Module)]
     count = sum(parameter.numel() for module in modules for parameter in module.parameters())
-    return BlockPlan(block.index, block.name, sites, count, flops)
+    return placed, BlockPlan(block.index, block.name, sites, count, flops, partly=reason)
+
+
+def _site(placement: Placement) -> str:
+    target = placement.target
+    return placement.weight or (target.module if isinstance(target, HookPoint) else target)
 
 
 def _check_conflicts(record: Record, remedy: Remedy[Any], selected: list[int]) -> None:

@@ -33,7 +33,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.utils.precision import full as full
 
 FAMILIES = ("similarity", "rank", "attention", "signal", "function", "theory")
-OVER_TOKENS = ("global", "windowed", "pooled-kv")
+OVER_TOKENS = ("global", "windowed", "pooled-kv", "pooled-q")
 SQUARE = ("global", "windowed")
 # Maximum number of images of a vital that is requested by name, and of one that is not (`default_sample`).
 TOKEN_SAMPLE, TOKEN_DEFAULT = 64, 16  # tokens are decomposed at block outputs
