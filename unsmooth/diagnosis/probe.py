@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import first_tensor
+from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.seam.intercept import UNKNOWN, AttentionCall, AttentionInterceptor, MapLayout, residual_side
 from unsmooth.seam.patched import observers_are_paused, observers_paused, patches_of
 from unsmooth.surgery.plan import anatomy_of
@@ -122,30 +123,41 @@ def probe(
     observed = patches_of(model)
     handles: list[Any] = []
 
-    def enter_block(block: Block) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any = None) -> None:
-            if threading.get_ident() != observer.thread:
-                return
-            x = first_tensor((args, kwargs))
+    def enter_block(block: Block) -> Callable[[Tensor | None], None]:
+        def enter(x: Tensor | None) -> None:
             observer.enter(block, x)
             if x is not None and on_input is not None:
                 with observers_paused():
                     on_input(block, x)
 
-        return hook
+        return enter
 
-    def leave_block(block: Block) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if threading.get_ident() != observer.thread:
-                return
+    def leave_block(block: Block) -> Callable[[Tensor | None], None]:
+        def leave(tokens: Tensor | None) -> None:
             observer.block = None
             observer.stream = []
-            tokens = first_tensor(output)
             if tokens is not None and on_tokens is not None:
                 with observers_paused():
                     on_tokens(block, tokens)
 
-        return hook
+        return leave
+
+    def hook(point: HookPoint, call: Callable[[Tensor | None], None]) -> None:
+        """Call a function with the tokens at a hook point, in the thread of the observer."""
+
+        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if threading.get_ident() == observer.thread:
+                call(first_tensor((args, kwargs)))
+
+        def after(module: nn.Module, args: Any, output: Any) -> None:
+            if threading.get_ident() == observer.thread:
+                call(first_tensor(output))
+
+        module = model.get_submodule(point.module)
+        if point.side == "input":
+            handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        else:
+            handles.append(module.register_forward_hook(after))
 
     def enter_core(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any) -> None:
@@ -162,9 +174,8 @@ def probe(
 
     try:
         for block in anatomy.blocks:
-            module = model.get_submodule(block.name)
-            handles.append(module.register_forward_pre_hook(enter_block(block), with_kwargs=True))
-            handles.append(module.register_forward_hook(leave_block(block)))
+            hook(block.point("input"), enter_block(block))
+            hook(block.point("output"), leave_block(block))
         if on_attention is None and on_residual is None:
             yield anatomy
             return

@@ -108,6 +108,13 @@ class Block:
     residuals: tuple[str, ...]  # the branch of each residual sum: attn, mlp or other
     reasons: dict[str, str] = field(default_factory=dict)
     parts: tuple[Block, ...] = ()
+    # A block may be a list of modules that another module, its holder, runs: then these are set.
+    points: dict[str, HookPoint] = field(default_factory=dict)
+    holder: str = ""
+
+    def point(self, side: str) -> HookPoint:
+        """The hook point of the tokens that enter ("input") or leave ("output") the block."""
+        return self.points.get(side) or HookPoint(self.name, side)
 
     def branch(self, name: str) -> Branch:
         """The branch `attn` or `mlp`; raises `NotApplicable` if it has none."""
@@ -132,6 +139,13 @@ class Anatomy:
     blocks: tuple[Block, ...]
     patch_embed: PatchEmbedding | None
     skipped: tuple[str, ...] = ()
+    sums: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the residual sums of the holders of list blocks
+
+    def residual_branches(self, module: str) -> tuple[str, ...]:
+        """The branch of each residual sum that a module runs: a block, or the holder of several."""
+        if module in self.sums:
+            return self.sums[module]
+        return next(block.residuals for block in self.blocks if block.name == module)
 
     def block_of(self, core: str, order: int = 0) -> Block:
         """The block, or the part of a block, of one attention."""
@@ -162,8 +176,7 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
             f"{type(model).__name__} ran no attention that unsmooth recognises (scaled_dot_product_attention, or "
             "softmax followed by a product), so there is nothing to treat: is it a vision transformer?"
         )
-    traced = trace(model, example, names)  # residual sums are recognised once the blocks are known
-    owners = {event.at: _block_of(event.core, modules, run) for event in traced.attentions}
+    traced, names, owners = _trace_blocks(model, example, names, modules, run)
     patch_embed = find_patch_embedding(traced, modules)
     class_parameter = any(name.split(".")[-1] in CLASS_TOKENS for name, _ in model.named_parameters())
     blocks: list[Block] = []
@@ -180,7 +193,59 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
             skipped.append(f"{name}: class attention (one query) is not treated")
         else:
             blocks.append(block)
-    return Anatomy(tuple(blocks), patch_embed, tuple(skipped))
+    return Anatomy(tuple(blocks), patch_embed, tuple(skipped), _sums_of_holders(model, example, blocks, traced))
+
+
+def _trace_blocks(
+    model: nn.Module, example: Example, names: list[str], modules: dict[str, nn.Module], run: set[str]
+) -> tuple[Trace, list[str], dict[int, str]]:
+    """The trace with the residual sums of blocks, the names of the blocks, and the block of each attention.
+
+    Where a block is `nn.ModuleList([attention, mlp])` and the sums are outside of its members, the list is the block.
+    """
+    traced = trace(model, example, names)
+    spans = {call.name: call for call in traced.calls if call.name in names}
+    lists: dict[str, str] = {}
+    for name, call in spans.items():
+        parent = name.rpartition(".")[0]
+        listed = isinstance(modules[parent], nn.ModuleList) and parent not in run
+        listed = listed and isinstance(modules[parent.rpartition(".")[0]], nn.ModuleList)
+        if listed and not any(call.start < at < call.end for at in traced.sums):
+            lists[name] = parent
+    while lists:
+        merged = list(dict.fromkeys(lists.get(name, name) for name in names))
+        again = trace(model, example, merged)
+        times = Counter(call.name for call in again.calls)
+        wrong = {
+            parent
+            for parent in lists.values()
+            if parent not in again.exits or times[parent] != 1 or times[again.exits[parent][0]] != 1
+        }
+        if not wrong:
+            traced, names = again, merged
+            break
+        lists = {name: parent for name, parent in lists.items() if parent not in wrong}
+    owners = {event.at: _block_of(event.core, modules, run) for event in traced.attentions}
+    return traced, names, {at: lists.get(name, name) for at, name in owners.items()}
+
+
+def _sums_of_holders(
+    model: nn.Module, example: Example, blocks: list[Block], traced: Trace
+) -> dict[str, tuple[str, ...]]:
+    """The residual sums of the modules that run list blocks, as a patch of such a module counts them: "3.mlp"."""
+    labels: dict[int, str] = {}
+    for block in blocks:
+        if block.holder:
+            call = next(call for call in traced.calls if call.name == block.name)
+            own = [n for n, at in zip(traced.sum_numbers, traced.sums, strict=True) if call.start < at < call.end]
+            labels |= {number: f"{block.index}.{name}" for number, name in zip(own, block.residuals, strict=False)}
+    sums: dict[str, tuple[str, ...]] = {}
+    for holder in dict.fromkeys(block.holder for block in blocks if block.holder):
+        found = tuple(labels.get(number, "other") for number in trace(model, example, [holder]).sum_numbers)
+        wanted = [f"{b.index}.{name}" for b in blocks if b.holder == holder for name in b.residuals]
+        if [label for label in found if label != "other"] == wanted:  # or else a patch would miss some of them
+            sums[holder] = found
+    return sums
 
 
 def _distinct(events: list[AttentionEvent]) -> list[AttentionEvent]:
@@ -233,6 +298,10 @@ def _block(index: int, name: str, events: list[AttentionEvent], traced: Trace, m
     else:
         residuals = _residual_branches(sums, events, _after_attention(linears, events, name, modules))
     block = Block(index, name, tokens, channels, False, attentions, None, None, residuals, reasons)
+    if name in traced.holders:
+        first = min((c for c in inside), key=lambda c: c.start)
+        points = {"input": HookPoint(first.name, "input"), "output": HookPoint(*traced.exits[name])}
+        block = replace(block, points=points, holder=traced.holders[name])
     if not reasons:
         starts = [_start(name, event, inside, modules) for event in events]
         views = [

@@ -83,7 +83,10 @@ class Trace:
     attentions: list[AttentionEvent] = field(default_factory=list)
     linears: list[LinearEvent] = field(default_factory=list)
     sums: list[int] = field(default_factory=list)  # the residual sums of blocks
+    sum_numbers: list[int] = field(default_factory=list)  # of each, among all additions of the forward pass
     softmaxes: int = 0
+    exits: dict[str, tuple[str, str]] = field(default_factory=dict)  # of list blocks: where their tokens come out
+    holders: dict[str, str] = field(default_factory=dict)  # of list blocks: the module that runs their members
 
 
 def _shape(value: Any) -> Shape | None:
@@ -110,6 +113,8 @@ class _Recorder(AttentionInterceptor):
         super().__init__()
         self.trace, self.blocks, self.clock, self.stack = trace, blocks, 0, [""]
         self.stream: list[Tensor | None] = []  # the residual stream of the running block, under all its names
+        self.additions = 0
+        self.list_block: ModuleCall | None = None  # the block that is a list of modules and not a module, if one runs
         self.open: list[ModuleCall] = []
         self.parameters = {id(p): name for name, p in model.named_parameters(remove_duplicate=False)}
         self.reset_scores()
@@ -130,20 +135,47 @@ class _Recorder(AttentionInterceptor):
 
     def enter(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            x = first_tensor((args, kwargs))
+            self.passes(name, "input", x)
+            if (parent := name.rpartition(".")[0]) in self.blocks and parent not in self.stack:
+                self.enter_list(parent, x)
             call = ModuleCall(name, module, self.tick(), input=_shape((args, kwargs)))
             self.trace.calls.append(call)
             self.open.append(call)
             self.stack.append(name)
             if name in self.blocks:
-                self.stream = [first_tensor((args, kwargs))]
+                self.stream = [x]
 
         return hook
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         call = self.open.pop()
         call.end, call.output = self.tick(), _shape(output)
+        self.passes(call.name, "output", first_tensor(output))
         if self.stack.pop() in self.blocks:
             self.stream = []
+        if self.list_block is not None and self.trace.holders[self.list_block.name] == call.name:
+            self.leave_list()
+
+    def enter_list(self, name: str, x: Tensor | None) -> None:
+        """A member of a list block runs: the block starts, unless it runs already."""
+        if self.list_block is not None and self.list_block.name == name:
+            return
+        self.leave_list()
+        self.list_block = ModuleCall(name, nn.Identity(), self.tick(), input=_shape(x))
+        self.trace.calls.append(self.list_block)
+        self.trace.holders[name] = self.stack[-1]
+        self.stream = [x]
+
+    def leave_list(self) -> None:
+        if self.list_block is not None:
+            self.list_block.end = self.tick()
+            self.list_block, self.stream = None, []
+
+    def passes(self, name: str, side: str, x: Tensor | None) -> None:
+        """The first module after the last sum of a list block that reads or returns its tokens is its exit."""
+        if self.list_block is not None and x is not None and any(x is known for known in self.stream):
+            self.trace.exits.setdefault(self.list_block.name, (name, side))
 
     def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         name = self.parameters.get(id(weight), "")
@@ -191,9 +223,13 @@ class _Recorder(AttentionInterceptor):
 
     def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         out = super().on_add(func, args, kwargs)
+        self.additions += 1
         if residual_side(self.stream, args) is not None:
             self.trace.sums.append(self.tick())
+            self.trace.sum_numbers.append(self.additions)
             self.stream = [out]
+            if self.list_block is not None:
+                self.trace.exits.pop(self.list_block.name, None)
         self.follow_map(args, out)
         return out
 
@@ -277,7 +313,10 @@ def _hooked(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
 
 
 def trace(model: nn.Module, example: Example, blocks: Collection[str] = ()) -> Trace:
-    """Trace one forward pass of `model` on `example`, with the residual sums of the named blocks."""
+    """Trace one forward pass of `model` on `example`, with the residual sums of the named blocks.
+
+    A block may be the name of an `nn.ModuleList`, which starts when the first of its members runs.
+    """
     result = Trace()
     recorder = _Recorder(model, result, blocks)
     with eval_mode(model), _hooked(model, recorder), recorder:

@@ -84,7 +84,7 @@ class DiversePatch(LossRemedy[DiversePatchOptions]):
                 )
         if block.tokens - prefix_of(block, anatomy) < 2:
             raise NotApplicable("it has fewer than two patch tokens")
-        return [Placement(HookPoint(block.name, "output"), TokenBuffer(block, anatomy))]
+        return [Placement(block.point("output"), TokenBuffer(block, anatomy))]
 
     def loss(self, stored: list[Tensor], options: DiversePatchOptions) -> Tensor:
         with without_autocast(stored[-1]):

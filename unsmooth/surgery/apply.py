@@ -147,7 +147,7 @@ def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) 
     if isinstance(patch, ResidualScale):
         patches = module_patches(module)
         patches.residuals.append(patch)
-        patches.residual_branches = _residual_branches(target, anatomy)
+        patches.residual_branches = anatomy.residual_branches(target)
         return Attachment("", "", target, patch)
     parent = target
     while parent and isinstance(model.get_submodule(parent), CONTAINERS):
@@ -173,7 +173,7 @@ def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) 
         elif isinstance(patch, ResidualPatch):
             patches = module_patches(module)
             patches.changes.append((placement.branch, patch))
-            patches.residual_branches = _residual_branches(target, anatomy)
+            patches.residual_branches = anatomy.residual_branches(target)
         else:
             patches = module_patches(module)
             patches.attention.append(patch)
@@ -183,10 +183,6 @@ def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) 
         _detach(model, attachment)
         raise
     return attachment
-
-
-def _residual_branches(target: str, anatomy: Anatomy) -> tuple[str, ...]:
-    return next(block.residuals for block in anatomy.blocks if block.name == target)
 
 
 def _start(module: nn.Module, patch: nn.Module) -> None:

@@ -152,7 +152,7 @@ def fold(model: nn.Module, example: Example | None = None) -> nn.Module:
         folded = folded.float()  # a half-precision host is folded and checked in single precision, then rounded once
     example = example_input(folded) if example is None else example
     targets = {attachment.target for entry in record.applied for attachment in entry.attachments}
-    compared = sorted(targets | {block.name for block in anatomy.blocks})
+    compared = sorted(targets | {block.point("output").module for block in anatomy.blocks})
     expected = _outputs(folded, example, compared)
     done: list[str] = []
     for entry in record_of(folded).applied:

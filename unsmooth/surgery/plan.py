@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ from unsmooth.errors import NotApplicable, UnsmoothError, first_line
 from unsmooth.hosts.anatomy import Anatomy, Block, examine
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
-from unsmooth.remedies.base import REPLACE_SCORES, AttentionPatch, Placement, Remedy
+from unsmooth.remedies.base import REPLACE_SCORES, AttentionPatch, Placement, Remedy, ResidualPatch
+from unsmooth.seam.patched import ResidualScale
 from unsmooth.spec import SpecItem, parse_item
 from unsmooth.surgery.record import Record, check_model, check_unfolded, check_whole, record_of
 
@@ -254,9 +255,13 @@ def _place(
     """The patches of one block, attention by attention if it has several, and its plan."""
     placed: list[Placement] = []
     flops, refusals = 0, []
+
+    def place(view: Block) -> list[Placement]:
+        return [_in_holder(placement, view, anatomy) for placement in method.place(view, anatomy, options)]
+
     try:
         views: tuple[Block, ...] = (block,)
-        placed = method.place(block, anatomy, options)
+        placed = place(block)
         flops = method.flops(block, anatomy, options)
     except NotApplicable as refusal:
         if not block.parts:
@@ -264,7 +269,7 @@ def _place(
         views = block.parts
     for view in views if not placed else ():
         try:
-            new = method.place(view, anatomy, options)
+            new = place(view)
             flops += method.flops(view, anatomy, options)
         except NotApplicable as refusal:
             refusals.append(str(refusal))
@@ -281,6 +286,21 @@ def _place(
     modules = [p.patch for p in placed if isinstance(p.patch, nn.Module)]
     count = sum(parameter.numel() for module in modules for parameter in module.parameters())
     return placed, BlockPlan(block.index, block.name, sites, count, flops, partly=reason)
+
+
+def _in_holder(placement: Placement, block: Block, anatomy: Anatomy) -> Placement:
+    """A placement on a list block goes to the module that runs its members, under the number of the block."""
+    if not block.holder or placement.target != block.name:
+        return placement
+    patch = placement.patch
+    if not isinstance(patch, ResidualScale | ResidualPatch):
+        return replace(placement, target=block.holder)
+    if block.holder not in anatomy.sums:
+        raise NotApplicable(f"its residual sums cannot be told from others of {block.holder}")
+    branch = f"{block.index}.{placement.branch}"
+    if isinstance(patch, ResidualScale):
+        patch = replace(patch, branch=branch)
+    return replace(placement, target=block.holder, patch=patch, branch=branch)
 
 
 def _site(placement: Placement) -> str:
