@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import unsmooth
+from tests.support.other_hosts import OTHER_HOSTS
 from unsmooth.hosts.inputs import Example, example_input, first_tensor, run
 
 _TIMM = "img_size=32, patch_size=8, embed_dim=48, depth=2, num_classes=5"
@@ -76,6 +77,8 @@ def _prototype(name: str) -> nn.Module:
         from timm.models.convmixer import ConvMixer
 
         return look_trained(ConvMixer(16, 2, kernel_size=3, patch_size=8, num_classes=5)).eval()
+    if name in OTHER_HOSTS:
+        return look_trained(OTHER_HOSTS[name]()).eval()
     if name in TORCHVISION:
         model = _torchvision(name)
         model.image_size = 56 if name == "torchvision_swin" else 32

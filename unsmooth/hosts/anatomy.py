@@ -17,6 +17,7 @@ from unsmooth.errors import NotApplicable, UnsmoothError
 from unsmooth.hosts.inputs import Example, example_input
 from unsmooth.hosts.patch_embed import HookPoint, PatchEmbedding, find_patch_embedding, parents
 from unsmooth.hosts.trace import AttentionEvent, LinearEvent, ModuleCall, Trace, trace
+from unsmooth.hosts.unseen import why_unseen
 from unsmooth.seam.intercept import UNKNOWN, MapLayout
 
 CLASS_TOKENS = ("cls_token", "class_token", "class_embedding")
@@ -174,7 +175,7 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
     if not names:
         raise UnsmoothError(
             f"{type(model).__name__} ran no attention that unsmooth recognises (scaled_dot_product_attention, or "
-            "softmax followed by a product), so there is nothing to treat: is it a vision transformer?"
+            f"softmax followed by a product): {why_unseen(model, traced.softmaxes)}"
         )
     traced, names, owners = _trace_blocks(model, example, names, modules, run)
     patch_embed = find_patch_embedding(traced, modules)
@@ -285,8 +286,10 @@ def _block(index: int, name: str, events: list[AttentionEvent], traced: Trace, m
     linears = [event for event in traced.linears if own_event(event.at)]
     sums = [at for at in traced.sums if own_event(at)]
     reasons: dict[str, str] = {}
-    channels, tokens, _ = _layout(call.input or (), linears)
+    channels, tokens, channels_last = _layout(call.input or (), linears)
     counts = Counter(event.core for event in events)
+    if not channels_last:  # then it is tokens that are contiguous, in any attention
+        events = [replace(event, tokens_last=False) for event in events]
     attentions = tuple(_attention(e, modules, tokens, channels, linears, counts[e.core]) for e in events)
     residuals: tuple[str, ...]
     if any(event.core == name for event in events):
@@ -374,7 +377,7 @@ def _layout(shape: tuple[int, ...], linears: list[LinearEvent]) -> tuple[int, in
     if len(shape) == 4:
         last = bool(linears) and shape[3] == linears[-1].outputs
         return (shape[3], shape[1] * shape[2], True) if last else (shape[1], shape[2] * shape[3], False)
-    return (shape[-1] if shape else 0), 1, True
+    return (shape[-1] if shape else 0), math.prod(shape[1:-1]), True
 
 
 def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int, channels: int,
@@ -394,10 +397,10 @@ def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int
         kind = "opaque"
     elif q[-2] == 1 and event.keys > 1:
         kind = "class-query"
-    elif v[-1] == tokens and event.keys * heads == channels and (event.keys != tokens or event.tokens_last):
-        kind = "channel"
     elif q[-2] != event.keys:
         kind = "pooled-kv" if event.keys < q[-2] else "pooled-q"
+    elif v[-1] == tokens and event.keys * heads == channels and (event.keys != tokens or event.tokens_last):
+        kind = "channel"
     else:
         kind = "windowed" if windows > 1 else "global"
     first = next((e for e in linears if _inside(e.stack[-1], event.core) and e.at < event.at), None)

@@ -12,6 +12,7 @@ from torch import nn
 from unsmooth.hosts.trace import Trace
 
 PATCH_EMBEDDINGS = ("patch_embed", "patch_embed1", "patch_embeddings", "patch_embedding", "conv_proj", "stem")
+LINEAR_EMBEDDINGS = ("to_patch_embedding", "to_patch_tokens")
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,10 @@ def parents(name: str) -> Iterable[str]:
 
 
 def find_patch_embedding(traced: Trace, modules: dict[str, nn.Module]) -> PatchEmbedding | None:
-    """The patch embedding of a host: its first convolution, or an unfold."""
+    """The patch embedding of a host: its first convolution, an unfold, or a linear layer on the pixels of a patch."""
+    listed = _linear_split(traced)
+    if listed is not None:
+        return listed
     call = next((call for call in traced.calls if isinstance(call.module, nn.Conv2d)), None)
     if call is None:
         return _soft_split(traced)
@@ -87,4 +91,22 @@ def _soft_split(traced: Trace) -> PatchEmbedding | None:
     side: tuple[int, int] = to_2tuple(unfold.module.kernel_size)
     return PatchEmbedding(
         HookPoint(holder.name, "output"), holder.output[1], holder.output[2], unfold.name, side, holder.input[1], True
+    )
+
+
+def _linear_split(traced: Trace) -> PatchEmbedding | None:
+    """The patch embedding of vit-pytorch: pixels are rearranged into patches, without a convolution."""
+    holder = next((call for call in traced.calls if call.name.split(".")[-1] in LINEAR_EMBEDDINGS), None)
+    if holder is None or holder.input is None or holder.output is None or len(holder.input) != 4:
+        return None
+    inside = [call for call in traced.calls if holder.start < call.start < holder.end]
+    linear = next((call.module for call in inside if isinstance(call.module, nn.Linear)), None)
+    tokens, channels = math.prod(holder.output[1:-1]), holder.output[-1]
+    image_channels, height, width = holder.input[1:]
+    side = math.isqrt(height * width // tokens)
+    if linear is None or side**2 * tokens != height * width or any(isinstance(c.module, nn.Conv2d) for c in inside):
+        return None
+    overlap = linear.in_features != image_channels * side**2
+    return PatchEmbedding(
+        HookPoint(holder.name, "output"), tokens, channels, holder.name, (side, side), image_channels, overlap
     )

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import Example, first_tensor, run
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, residual_side
@@ -258,6 +259,11 @@ class _Recorder(AttentionInterceptor):
         return out
 
     def on_attention(self, call: AttentionCall) -> Tensor:
+        if call.v.is_nested:
+            raise UnsmoothError(
+                f"{self.stack[-1]} runs attention on nested tensors, whose maps have no size. Use a variant of the host "
+                "that pads and masks its tokens."
+            )
         out = super().on_attention(call)
         shape = tuple(call.v.shape)
         start = self.open[-1].start if self.open else 0

@@ -15,6 +15,7 @@ from unsmooth.errors import NotApplicable, UnsmoothError, first_line
 from unsmooth.hosts.anatomy import Anatomy, Block, examine
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
+from unsmooth.hosts.unseen import way_out
 from unsmooth.remedies.base import REPLACE_SCORES, AttentionPatch, Placement, Remedy, ResidualPatch
 from unsmooth.seam.patched import ResidualScale
 from unsmooth.spec import SpecItem, parse_item
@@ -214,9 +215,10 @@ def anatomy_of(model: nn.Module, example: Example | None = None) -> Anatomy:
     except UnsmoothError:
         raise
     except Exception as error:  # a host may fail in any way on an input that it was not made for
-        reason = first_line(error)
+        reason, hidden = first_line(error), way_out(model)
+        advice = f"If that is the cause, {hidden}. Or pass" if hidden else "Pass"
         raise UnsmoothError(
-            f"could not run {type(model).__name__} on one example image ({reason}). Pass one that it accepts: "
+            f"could not run {type(model).__name__} on one example image ({reason}). {advice} one that it accepts: "
             "example={'image': torch.randn(1, 3, 224, 224)}."
         ) from error
 
