@@ -70,6 +70,14 @@ def look_trained(model: nn.Module, seed: int = 0) -> nn.Module:
     return model
 
 
+def _norms_around_one(model: nn.Module) -> nn.Module:
+    """Gains of batch and group norms as `look_trained` draws those of norms that have the word in their name."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d | nn.GroupNorm):
+            module.weight.data = 1 + module.weight.data - module.weight.data.mean()
+    return model
+
+
 @cache
 def _prototype(name: str) -> nn.Module:
     torch.manual_seed(0)
@@ -78,7 +86,7 @@ def _prototype(name: str) -> nn.Module:
 
         return look_trained(ConvMixer(16, 2, kernel_size=3, patch_size=8, num_classes=5)).eval()
     if name in OTHER_HOSTS:
-        return look_trained(OTHER_HOSTS[name]()).eval()
+        return _norms_around_one(look_trained(OTHER_HOSTS[name]())).eval()
     if name in TORCHVISION:
         model = _torchvision(name)
         model.image_size = 56 if name == "torchvision_swin" else 32

@@ -20,19 +20,19 @@ from unsmooth.hosts.anatomy import examine
 pytestmark = [pytest.mark.law, pytest.mark.filterwarnings("ignore:.*is not applied to block")]
 
 # A map as a function and as a matrix, other scores, a map by itself, hooks, residual sums, linear layers.
-CASES = ("attn_scale", "l2_attention", "re_attention", "feat_scale", "no_skip", "layer_scale", "sigma_reparam")
+CASES = ("attn_scale", "l2_attention", "re_attention", "feat_scale", "no_skip", "adder(identity=false)")
 # kinds of attention, number of blocks and attentions, and the cases that fit no block, with a word of the reason
 EXPECTED: dict[str, tuple[set[str], int, int, dict[str, str]]] = {
     "vp_vit": ({"global"}, 2, 2, {}),
     "vp_cait": ({"global"}, 2, 2, {}),
     "vp_rvt": ({"global"}, 2, 2, {}),
     "vp_parallel": ({"global"}, 2, 4, {}),
-    "vp_maxvit": ({"windowed", "global"}, 4, 4, {"feat_scale": "outputs the tokens", "layer_scale": "outputs the tokens"}),
-    "levit_conv": ({"global", "pooled-q"}, 5, 5, {"sigma_reparam": "no linear layer"}),
-    "shvit": ({"global"}, 3, 3, {"sigma_reparam": "no linear layer"}),
-    "efficientvit_msra": ({"windowed", "global"}, 3, 6, {"sigma_reparam": "no linear layer"}),
+    "vp_maxvit": ({"windowed", "global"}, 4, 4, {"adder(identity=false)": "no MLP of linear layers"}),
+    "levit_conv": ({"global", "pooled-q"}, 5, 5, {"adder(identity=false)": "no MLP of linear layers"}),
+    "shvit": ({"global"}, 3, 3, {"adder(identity=false)": "no MLP of linear layers"}),
+    "efficientvit_msra": ({"windowed", "global"}, 3, 6, {"adder(identity=false)": "no MLP of linear layers"}),
     "tnt": ({"windowed", "global"}, 2, 4, {}),
-    "hiera": ({"windowed", "pooled-q", "global"}, 3, 3, {}),
+    "hiera": ({"windowed", "pooled-q"}, 3, 3, {}),
     "hf_cvt": ({"pooled-kv"}, 6, 6, {}),
     "hf_sam": ({"windowed", "global"}, 2, 2, {}),
 }

@@ -114,9 +114,9 @@ def image_size(model: nn.Module) -> tuple[int, int, int]:
     if side is not None:
         height, width = side if isinstance(side, list | tuple) else (side, side)
     channels = getattr(model, "in_chans", channels)  # for hosts without a convolution
-    convolution = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
-    if convolution is not None:
-        channels = convolution.in_channels
+    first = next((module for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)), None)
+    if isinstance(first, nn.Conv2d):  # a linear layer embeds patches of unknown size
+        channels = first.in_channels
     return channels, height, width
 
 

@@ -41,7 +41,7 @@ class Product:
         to_host, to_standard = self.to_host, self.to_standard
         return Product(
             self.right.mT, self.left.mT, self.operands[::-1], self.run,
-            lambda out: to_host(out.mT) if to_host else out.mT,
+            lambda out: to_host(out.mT) if to_host else out.mT.contiguous(),  # as a matrix product, for `view`
             lambda out: (to_standard(out) if to_standard else out).mT,
         )  # fmt: skip
 
