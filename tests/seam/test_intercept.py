@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from tests.support.small_hosts import ALL, host, outputs, treat
 from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, multi_head_attention
-from unsmooth.seam.products import Product
 from unsmooth.seam.patched import ModulePatches, PatchedForward, ResidualScale, module_patches, patched_class, unpatch
+from unsmooth.seam.products import Product
 
 
 class Witness(AttentionInterceptor):

@@ -9,7 +9,8 @@ from typing import Any
 from torch import nn
 
 _VIT = {
-    "image_size": 32, "patch_size": 8, "num_classes": 5, "dim": 48, "depth": 2, "heads": 3, "mlp_dim": 96, "dim_head": 16,
+    "image_size": 32, "patch_size": 8, "num_classes": 5, "dim": 48, "depth": 2, "heads": 3, "mlp_dim": 96,
+    "dim_head": 16,
 }  # fmt: skip
 
 

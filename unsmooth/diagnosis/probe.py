@@ -29,13 +29,13 @@ OnAttention = Callable[[Block, Attention, AttentionCall], None]
 class _Observer(AttentionInterceptor):
     """Observes attention and residual sums, and finds the block and the attention that they belong to."""
 
-    def __init__(
-        self, cores: dict[str, list[tuple[Block, Attention]]], on_call: OnAttention | None, on_sum: OnResidual | None
-    ):
+    def __init__(self, on_call: OnAttention | None, on_sum: OnResidual | None):
         super().__init__()
         self.thread = threading.get_ident()
-        self.cores, self.on_call, self.on_sum = cores, on_call, on_sum
-        self.running: list[list[tuple[Block, Attention]]] = []  # the attentions of running cores that are to come
+        self.on_call, self.on_sum = on_call, on_sum
+        self.running: list[
+            list[tuple[Block, Attention] | None]
+        ] = []  # the attentions of running cores that are to come
         self.block: Block | None = None
         self.stream: list[Tensor | None] = []  # the residual stream of the running block, and its aliases
         self.sums = 0
@@ -48,13 +48,14 @@ class _Observer(AttentionInterceptor):
         if not self.running:
             return
         expected = self.running[-1]
-        block, attention = expected.pop(0) if len(expected) > 1 else expected[0]
-        if self.on_call is not None:
+        found = expected.pop(0) if len(expected) > 1 else expected[0]
+        if self.on_call is not None and found is not None:
             with observers_paused():
-                self.on_call(block, attention, call)
+                self.on_call(*found, call)
 
     def layout(self) -> MapLayout:
-        return self.running[-1][0][1].layout if self.running else UNKNOWN
+        found = self.running[-1][0] if self.running else None
+        return UNKNOWN if found is None else found[1].layout
 
     def saw_residual(self, x: Tensor, branch: Tensor, out: Tensor) -> None:
         assert self.block is not None
@@ -115,11 +116,11 @@ def probe(
             stream, what the branch adds, and the sum.
     """
     anatomy = anatomy or anatomy_of(model)
-    cores: dict[str, list[tuple[Block, Attention]]] = {}
+    cores: dict[str, list[tuple[Block, Attention] | None]] = {}  # None: an attention that is not treated
     for block in anatomy.blocks:
-        for attention in sorted(block.attentions, key=lambda a: a.order):
-            cores.setdefault(attention.core, []).append((block, attention))
-    observer = _Observer(cores, on_attention, on_residual)
+        for attention in block.attentions:
+            cores.setdefault(attention.core, [None] * attention.siblings)[attention.order] = (block, attention)
+    observer = _Observer(on_attention, on_residual)
     observed = patches_of(model)
     handles: list[Any] = []
 

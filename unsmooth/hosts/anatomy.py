@@ -50,6 +50,7 @@ class Attention:
     inputs: int = 0  # channels of the tokens that its first linear layer reads, one per query; 0: there is none
     layout: MapLayout = UNKNOWN  # how the host writes it
     order: int = 0  # among the attentions of its core, in the order in which they run
+    siblings: int = 1  # attentions that its core runs, with this one
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,9 @@ class Anatomy:
 
     def layouts(self, core: str) -> tuple[MapLayout, ...]:
         """How the module `core` writes its attentions, in the order in which they run."""
-        found = [a for block in self.blocks for a in block.attentions if a.core == core]
-        return tuple(a.layout for a in sorted(found, key=lambda a: a.order))
+        found = {a.order: a for block in self.blocks for a in block.attentions if a.core == core}
+        count = max((a.siblings for a in found.values()), default=0)
+        return tuple(found[order].layout if order in found else UNKNOWN for order in range(count))
 
 
 def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
@@ -190,10 +192,14 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
         events = _distinct([event for event in traced.attentions if owners[event.at] == name])
         inner = [call for call in traced.calls if call.name in names and call.name.startswith(f"{name}.")]
         block = _block(len(blocks), name, events, traced, modules, patch_embed, class_parameter, inner)
-        if any(attention.kind == "class-query" for attention in block.attentions):
+        kept = [e for e, a in zip(events, block.attentions, strict=True) if a.kind != "class-query"]
+        if len(kept) < len(events):
             skipped.append(f"{name}: class attention (one query) is not treated")
-        else:
+            block = _block(len(blocks), name, kept, traced, modules, patch_embed, class_parameter, inner)
+        if kept or not events:
             blocks.append(block)
+    if not blocks:
+        raise UnsmoothError(f"{type(model).__name__} has no block to treat: {'; '.join(dict.fromkeys(skipped))}")
     return Anatomy(tuple(blocks), patch_embed, tuple(skipped), _sums_of_holders(model, example, blocks, traced))
 
 
@@ -287,7 +293,7 @@ def _block(index: int, name: str, events: list[AttentionEvent], traced: Trace, m
     sums = [at for at in traced.sums if own_event(at)]
     reasons: dict[str, str] = {}
     channels, tokens, channels_last = _layout(call.input or (), linears)
-    counts = Counter(event.core for event in events)
+    counts = Counter(core for core, _ in {(event.core, event.order) for event in traced.attentions})
     if not channels_last:  # then it is tokens that are contiguous, in any attention
         events = [replace(event, tokens_last=False) for event in events]
     attentions = tuple(_attention(e, modules, tokens, channels, linears, counts[e.core]) for e in events)
@@ -408,7 +414,7 @@ def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int
     return Attention(
         event.core, kind, event.via, heads, axis, q[-2], event.keys, q[-1], v[-1], windows, event.product,
         event.scale_q, event.scale_k, event.scale_after, event.nonstandard_scores, event.mixed, inputs,
-        MapLayout(event.side if event.via == "softmax" else "", folded), event.order,
+        MapLayout(event.side if event.via == "softmax" else "", folded), event.order, siblings,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import Example, first_tensor, run
 from unsmooth.hosts.modes import eval_mode
-from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, residual_side
+from unsmooth.seam.intercept import SOFTMAX, AttentionCall, AttentionInterceptor, residual_side
 from unsmooth.seam.products import Product
 
 Shape = tuple[int, ...]
@@ -26,7 +26,8 @@ MULTIPLY = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, Tensor.mul_,
 # Functions whose result holds the same numbers in another order of axes, so that a scale stays known.
 VIEWS = {
     torch.transpose, Tensor.transpose, torch.permute, Tensor.permute, torch.swapaxes, Tensor.swapaxes,
-    Tensor.mT.__get__, Tensor.t, torch.squeeze, Tensor.squeeze, torch.unsqueeze, Tensor.unsqueeze, Tensor.expand,
+    Tensor.mT.__get__, Tensor.t,  # type: ignore[attr-defined]
+    torch.squeeze, Tensor.squeeze, torch.unsqueeze, Tensor.unsqueeze, Tensor.expand,
 }  # fmt: skip
 DIVIDE = {torch.div, Tensor.div, Tensor.__truediv__, Tensor.div_, Tensor.__itruediv__}
 
@@ -120,6 +121,10 @@ class _Recorder(AttentionInterceptor):
         self.parameters = {id(p): name for name, p in model.named_parameters(remove_duplicate=False)}
         self.reset_scores()
 
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        self.trace.softmaxes += func in SOFTMAX  # over any axis
+        return super().__torch_function__(func, types, args, kwargs)
+
     def reset_scores(self) -> None:
         # From one attention to the next: tensors times a scalar, and products of two tensors.
         self.scaled: list[tuple[Tensor, float]] = []
@@ -199,7 +204,6 @@ class _Recorder(AttentionInterceptor):
         return out
 
     def on_softmax(self, weights: Tensor, logits: Tensor) -> Tensor:
-        self.trace.softmaxes += 1
         self.maps.append(weights)
         return weights
 
@@ -261,8 +265,8 @@ class _Recorder(AttentionInterceptor):
     def on_attention(self, call: AttentionCall) -> Tensor:
         if call.v.is_nested:
             raise UnsmoothError(
-                f"{self.stack[-1]} runs attention on nested tensors, whose maps have no size. Use a variant of the host "
-                "that pads and masks its tokens."
+                f"{self.stack[-1]} runs attention on nested tensors, whose maps have no size. Use a variant of the "
+                "host that pads and masks its tokens."
             )
         out = super().on_attention(call)
         shape = tuple(call.v.shape)

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from unsmooth.errors import NotApplicable, UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy, Block
-from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import prefix_of
 from unsmooth.remedies.base import LossRemedy, Placement, TokenBuffer, register
 from unsmooth.utils.options import option, options

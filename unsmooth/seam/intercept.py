@@ -114,7 +114,8 @@ class AttentionCall:
             return unfold(call.attend(call.v if x is v else x.flatten(0, 1)), heads)
 
         return replace(
-            self, v=v, attend=attend, map=lambda: unfold(call.map(), heads), scores=lambda: unfold(call.scores(), heads),
+            self, v=v, attend=attend,
+            map=lambda: unfold(call.map(), heads), scores=lambda: unfold(call.scores(), heads),
             q=None if self.q is None else unfold(self.q, heads), k=None if self.k is None else unfold(self.k, heads),
         )  # fmt: skip
 

@@ -143,7 +143,7 @@ def read_equation(equation: str, axes_a: int, axes_b: int) -> EinsumLayout | Non
     else:
         result = dots + sorted(label for label in set(a) ^ set(b) if not label.startswith("."))
     summed = [label for label in a if label in b and label not in result]
-    if len(summed) != 1 or not set(result) | set(summed) == set(a) | set(b):
+    if len(summed) != 1 or set(result) | set(summed) != set(a) | set(b):
         return None
     rows = [label for label in a if label not in b]
     columns = [label for label in b if label not in a]

@@ -251,9 +251,7 @@ def _block_option(blocks: Any) -> Any:
     return blocks if isinstance(blocks, int) else str(blocks)
 
 
-def _place(
-    method: Remedy[Any], block: Block, anatomy: Anatomy, options: Any
-) -> tuple[list[Placement], BlockPlan]:
+def _place(method: Remedy[Any], block: Block, anatomy: Anatomy, options: Any) -> tuple[list[Placement], BlockPlan]:
     """The patches of one block, attention by attention if it has several, and its plan."""
     placed: list[Placement] = []
     flops, refusals = 0, []
