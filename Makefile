@@ -55,6 +55,7 @@ docs: .venv/ready  ## write the generated pages of docs/
 
 hosts: .venv/ready  ## run every pair of host and remedy (minutes), record it, and write the pages
 	$(BIN)/python -m tools.host_pages
+	$(BIN)/python -m tools.other_host_pages
 	$(BIN)/python -m tools.generate
 
 site: .venv/ready  ## build the documentation site in site/

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import unsmooth
+from tools import other_host_pages
 from tools.markdown import RESULTS, page, table
 from unsmooth.hosts.inputs import example_input, first_tensor, run
 from unsmooth.surgery.record import record_of
@@ -68,7 +69,8 @@ def pages() -> dict[str, str]:
         *table(("host", *(f"[`{key}`](remedies/{key}.md)" for key in keys)), rows),
         *(f"[^{number}]: {reason}" for reason, number in reasons.items()), "",
         "## Specs of the tested hosts", "",
-        *table(("host", "spec"), ((host["name"], f"`{host['spec']}`") for host in hosts)),
+        *table(("host", "spec"), ((host["name"], f"`{host['spec']}`") for host in hosts)), "",
+        *other_host_pages.section(),
     ])}  # fmt: skip
 
 

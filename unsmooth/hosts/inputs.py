@@ -115,7 +115,7 @@ def image_size(model: nn.Module) -> tuple[int, int, int]:
         height, width = side if isinstance(side, list | tuple) else (side, side)
     channels = getattr(model, "in_chans", channels)  # for hosts without a convolution
     first = next((module for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)), None)
-    if isinstance(first, nn.Conv2d):  # a linear layer embeds patches of unknown size
+    if isinstance(first, nn.Conv2d) and first.kernel_size != (1, 1):  # or else it embeds pixels of whole patches
         channels = first.in_channels
     return channels, height, width
 

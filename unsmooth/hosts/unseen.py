@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import FunctionType
 from typing import Any
 
 from torch import nn
@@ -34,11 +35,15 @@ def _implementation(module: Any) -> str:
 
 
 def _uses(cls: type[nn.Module], kernel: str) -> bool:
-    """Whether the file of a class outside of PyTorch has imported something of a library."""
-    if cls.__module__.startswith("torch."):
-        return False
+    """Whether the file of a class, or a file that it imports a function from, imports something of a library."""
+    library = cls.__module__.partition(".")[0]
     file = sys.modules.get(cls.__module__)
-    return file is not None and any(_belongs(value, kernel) for value in list(vars(file).values()))
+    if file is None or library in ("torch", "timm", "transformers"):  # these have a switch, or use PyTorch's attention
+        return False
+    names = list(vars(file).values())
+    names += [v for f in names if isinstance(f, FunctionType) and f.__module__.startswith(f"{library}.")
+              for v in f.__globals__.values()]  # fmt: skip
+    return any(_belongs(value, kernel) for value in names)
 
 
 def _belongs(value: Any, kernel: str) -> bool:
