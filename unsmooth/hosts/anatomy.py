@@ -210,6 +210,8 @@ def _trace_blocks(
 
     Where a block is `nn.ModuleList([attention, mlp])` and the sums are outside of its members, the list is the block.
     """
+    inner = _blocks_inside(model, example, names, modules, run)
+    names = list(dict.fromkeys(part for name in names for part in inner.get(name, [name])))
     traced = trace(model, example, names)
     spans = {call.name: call for call in traced.calls if call.name in names}
     lists: dict[str, str] = {}
@@ -232,8 +234,34 @@ def _trace_blocks(
             traced, names = again, merged
             break
         lists = {name: parent for name, parent in lists.items() if parent not in wrong}
-    owners = {event.at: _block_of(event.core, modules, run) for event in traced.attentions}
-    return traced, names, {at: lists.get(name, name) for at, name in owners.items()}
+    owners = {}
+    for event in traced.attentions:
+        name = _block_of(event.core, modules, run)
+        name = next((part for part in inner.get(name, []) if _inside(event.core, part)), name)
+        owners[event.at] = lists.get(name, name)
+    return traced, names, owners
+
+
+def _blocks_inside(
+    model: nn.Module, example: Example, names: list[str], modules: dict[str, nn.Module], run: set[str]
+) -> dict[str, list[str]]:
+    """Blocks that hold several modules with an attention and residual sums each, as in MaxViT: these are the blocks."""
+    traced = trace(model, example)
+    found: dict[str, list[str]] = {}
+    for name in names:
+        events = _distinct([e for e in traced.attentions if _block_of(e.core, modules, run) == name])
+        parts = [_attention_branch(name, event.core, modules) for event in events]
+        if len(set(parts)) == len(events) > 1 and not any(
+            e.core == part for e, part in zip(events, parts, strict=True)
+        ):
+            found[name] = parts
+    if found:
+        again = trace(model, example, [part for parts in found.values() for part in parts])
+        spans = {call.name: call for call in again.calls}
+        for name, parts in list(found.items()):
+            if not all(any(spans[p].start < at < spans[p].end for at in again.sums) for p in parts):
+                del found[name]
+    return found
 
 
 def _sums_of_holders(
