@@ -1,9 +1,12 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fast faults lint format bench docs hosts site clean
+.PHONY: help setup demo test tests test-all test-fast faults lint format bench docs hosts site clean
 PYTHON ?= python3
 BIN := .venv/bin
-# Tests run in one process per core, so each process computes with one thread.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+# Tests run in one process per core, so each process computes with one thread.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+# Tests start dozens of processes: none of them should compile the package again.
+export PYTHONDONTWRITEBYTECODE :=
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,19 +22,22 @@ setup: .venv/ready  ## create .venv with everything that development needs
 demo: .venv/ready  ## diagnose, treat and compare a small ViT that does not train
 	$(BIN)/unsmooth demo
 
-test: lint  ## lint, check types and imports, run the tests, print the coverage of the fast ones
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "(law or slow) and not full"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not (law or slow or full)" --cov=unsmooth --cov-report=
-	@echo "the fast tests cover $$($(BIN)/python -m coverage report --format=total) % of the lines of unsmooth"
+test: .venv/ready  ## lint, check types and imports, and at the same time run the tests; print the coverage
+	@$(MAKE) --no-print-directory --jobs=2 lint tests
+
+tests: .venv/ready
+	$(PYTEST) -m "not full" --cov=unsmooth --cov-report=
+	@echo "coverage: $$($(BIN)/python -m coverage report --format=total) % of the lines of unsmooth," \
+		"by the fast tests, at most three cases of each (law and slow tests are not counted)"
 
 test-all: lint  ## the same with every combination of remedy options and hosts
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+	$(PYTEST)
 
 test-fast: .venv/ready  ## run the tests that take seconds
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not slow and not full"
+	$(PYTEST) -m "not slow and not full"
 
 faults: .venv/ready  ## try to break it, at length: the whole of tests/faults (`make test` runs its short form)
-	OMP_NUM_THREADS=1 UNSMOOTH_FUZZ=2000 $(BIN)/python -m pytest -n $(JOBS) tests/faults
+	UNSMOOTH_FUZZ=2000 $(PYTEST) tests/faults
 
 lint: .venv/ready  ## run ruff, mypy and import-linter
 	$(BIN)/ruff check .

@@ -2,9 +2,11 @@
 
     python benchmarks/papers.py FOLDER --data cifar10.npz [--only PAPER/NAME …] [--jobs 2]
     python benchmarks/papers.py FOLDER --images IMAGENET_PHOTOS --checkpoint vits14_saliency_fp16.safetensors
+    python benchmarks/papers.py --redraw
 
 The first command writes results/papers/small/PAPER/NAME.json, the second results/papers/vits14/PAPER/NAME.json. Both
-write figures to docs/images/papers/, for docs/papers/. Runs are kept in FOLDER and not repeated.
+write figures to docs/images/papers/, for docs/papers/. Runs are kept in FOLDER and not repeated. The third draws the
+figures again whose numbers are in the records: gains, and curves. Maps, spectra and bounds are not in them.
 """
 
 from __future__ import annotations
@@ -21,13 +23,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.papers.catalogue import Experiment, list_papers
+from unsmooth.papers.figures import curve_figure, gain_figure
 from unsmooth.papers.request import RunRequest
 from unsmooth.papers.run import reproduce
-from unsmooth.results.reproduction import Reproduction
+from unsmooth.report.figures import save
+from unsmooth.results.reproduction import GroupResult, Reproduction
 from unsmooth.training.run import Interrupted
 from unsmooth.trials.arms import plan_arms
 from unsmooth.trials.directory import RUN_PATTERN, TrialDirectory
@@ -56,9 +61,28 @@ def store(reproduction: Reproduction, folder: Path, target: Path, name: str) -> 
             else:
                 shrink(folder / owner.picture, GALLERY / picture)
             owner.picture = picture
+    write_record(reproduction, target)
+
+
+def write_record(reproduction: Reproduction, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(rounded(reproduction.to_dict()), indent=1, ensure_ascii=False)
     target.write_text(text + "\n", encoding="utf-8")
+
+
+def redraw(experiment: Experiment, path: Path) -> None:
+    """Draw the figures of a record again, as vectors. Figures of a diagnosis need more numbers than a record has."""
+    record = Reproduction.from_json(path)
+    figures: list[tuple[Reproduction | GroupResult, Figure | None]] = [(record, gain_figure(record))]
+    if not experiment.figure:
+        figures += [(group, curve_figure(group)) for group in record.groups]
+    for owner, figure in figures:
+        if owner.picture is not None and figure is not None:
+            old, new = GALLERY / owner.picture, (GALLERY / owner.picture).with_suffix(".svg")
+            old.unlink(missing_ok=True)
+            new.write_bytes(save(figure, "svg"))
+            owner.picture = new.name
+    write_record(record, path)
 
 
 def shrink(path: Path, target: Path) -> None:
@@ -125,13 +149,21 @@ def record_figure(experiment: Experiment, arguments: argparse.Namespace) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--redraw", action="store_true", help="draw figures again from the records")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--images", type=Path)
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
+    if arguments.redraw:
+        for experiment in selected(arguments.only):
+            for path in RECORDS.glob(f"*/{experiment.id}.json"):
+                redraw(experiment, path)
+        return
+    if arguments.folder is None:
+        parser.error("FOLDER is missing: it keeps the runs")
     torch.set_num_threads(1)  # small hosts run fastest with one thread
     failed, seen = 0, set[str]()
     for experiment in selected(arguments.only):

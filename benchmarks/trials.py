@@ -1,11 +1,12 @@
 """Runs a trial of results/trials/NAME.toml and writes its record and figures, for docs/trials/.
 
-    python benchmarks/trials.py retrofit cifar10.npz [--out FOLDER] [--jobs 2]
+    python benchmarks/trials.py retrofit cifar10.npz [--out FOLDER] [--jobs 2] [--resume]
 
 cifar10.npz holds x_train, y_train, x_test and y_test. Runs and report are kept in FOLDER, and finished runs are not
 repeated. If the plan has a pilot, that many runs of the first arm come first, and the difference that the trial can
 detect is stated from them; they are runs of the trial. The record, results/trials/NAME.json, has only a summary of the
-diagnoses, and no vitals during training.
+diagnoses, and no vitals during training. The scores of finished runs, image by image and without weights, are kept in
+results/trials/NAME.zip, also when the trial is interrupted; --resume starts from them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import os
 import shlex
 import sys
 import tomllib
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,8 @@ from unsmooth.trials.directory import TrialDirectory
 
 ROOT = Path(__file__).parent.parent
 TRIALS, PICTURES = ROOT / "results" / "trials", ROOT / "docs" / "images" / "trials"
+OF_TRIAL = ("power.json", "start.json", "diagnosis.json")
+OF_RUN = ("run.json", "metrics.jsonl", "scores.npz", "result.json")
 VITALS = ("token_cosine", "effective_rank", "log_condition", "attention_entropy")
 
 
@@ -50,28 +55,56 @@ def slim(trial: dict[str, Any]) -> dict[str, Any]:
     return trial
 
 
+def pack(folder: Path, archive: Path) -> None:
+    """Write what finished runs measured to an archive. Equal files give equal bytes."""
+    files = sorted({*_of_runs(folder), *(path for name in OF_TRIAL for path in folder.rglob(name))})
+    if files:
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+            for path in files:
+                packed.writestr(zipfile.ZipInfo(path.relative_to(folder).as_posix()), path.read_bytes(),
+                                zipfile.ZIP_DEFLATED)  # fmt: skip
+
+
+def _of_runs(folder: Path) -> Iterator[Path]:
+    for result in folder.rglob("result.json"):
+        yield from (path for name in OF_RUN if (path := result.with_name(name)).exists())
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Restore the files of an archive that the folder does not have."""
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(folder, [name for name in packed.namelist() if not (folder / name).exists()])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=sorted(path.stem for path in TRIALS.glob("*.toml")))
     parser.add_argument("data")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--resume", action="store_true", help="start from the finished runs in results/trials/NAME.zip")
     arguments = parser.parse_args()
     planned = tomllib.loads((TRIALS / f"{arguments.name}.toml").read_text(encoding="utf-8"))
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // arguments.jobs) if arguments.jobs > 1 else 1)
     out = arguments.out or Path(arguments.name)
     specs = [planned["host"] + (f"+{arm}" if arm else "") for arm in planned["arms"]]
     command = shlex.join(["python", "benchmarks/trials.py", *sys.argv[1:]])
+    archive = TRIALS / f"{arguments.name}.zip"
+    if arguments.resume and archive.exists():
+        unpack(archive, out)
     first = plan_arms(specs)[0]
-    for seed in range(planned.get("pilot", 0)):
-        train(first.spec, arguments.data, seed=seed, out=TrialDirectory(out).run_path(first, seed), command=command,
-              **planned["recipe"])  # fmt: skip
-    with run_bars() as bars:
-        trial = compare(
-            specs, arguments.data, out=out, jobs=arguments.jobs, **planned["settings"], **planned["recipe"],
-            on_progress=bars.on_progress, on_stage=bars.on_stage, progress=bars.on_runs,
-            command=command,
-        )  # fmt: skip
+    try:
+        for seed in range(planned.get("pilot", 0)):
+            train(first.spec, arguments.data, seed=seed, out=TrialDirectory(out).run_path(first, seed), command=command,
+                  **planned["recipe"])  # fmt: skip
+        with run_bars() as bars:
+            trial = compare(
+                specs, arguments.data, out=out, jobs=arguments.jobs, **planned["settings"], **planned["recipe"],
+                on_progress=bars.on_progress, on_stage=bars.on_stage, progress=bars.on_runs,
+                command=command,
+            )  # fmt: skip
+    finally:
+        pack(out, archive)
     print(trial)
     PICTURES.mkdir(parents=True, exist_ok=True)
     for name, figure in (("differences", differences(trial)), ("curves", curves(trial))):

@@ -10,7 +10,10 @@ Goals, as shares of a plain forward pass over the same images: a whole diagnosis
 grow with their number (`--large 0` leaves it out). Shares of processor time are printed too: on a busy machine they
 vary less.
 
-    python benchmarks/vitals.py [--rounds 3] [--goals] [--large 60]
+`--checkpoint` and `--images` take weights and photographs of the large goal; without them it runs on weights that are
+drawn at random and on the photographs of scikit-learn.
+
+    python benchmarks/vitals.py [--rounds 3] [--goals] [--large 60] [--checkpoint FILE] [--images FOLDER]
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from unsmooth.diagnosis.measure import measure, measure_model
 from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.token_layout import distances
 from unsmooth.surgery.plan import anatomy_of
+from unsmooth.surgery.storage import open_model
 
 HOST, BATCH = "deit_small_patch16_224", 16
 LARGE, LARGE_BATCH, LARGE_GOAL = "vit_small_patch14_dinov2", 4, 2.5  # 518 px: maps of 1370 × 1370
@@ -185,9 +189,12 @@ def goals(rounds: int) -> None:
         print(f"{name}, {count:3} images   {wall:.2f} forward passes, {cpu:.2f} in processor time (goal: {goal})")
 
 
-def large_images(count: int) -> None:
+def large_images(count: int, checkpoint: str | None, folder: str | None) -> None:
     """Large images: the share of a forward pass, and the peak memory of this process for half and for all."""
-    model, images = trained_like(LARGE), pictures(count, LARGE)
+    model = trained_like(LARGE) if checkpoint is None else open_model(LARGE, checkpoint)[0].eval()
+    images = pictures(count, LARGE)
+    if folder is not None:
+        images = torch.cat([batch.images for batch in image_batches(model, folder, LARGE_BATCH, count)])
     plain(model, images[:1], LARGE_BATCH)
     base_wall, base_cpu = timed(partial(plain, batch=LARGE_BATCH), model, images)
     diagnose(model, images[: count // 2], limit=None)
@@ -215,6 +222,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--goals", action="store_true", help="only the goals of a diagnosis")
     parser.add_argument("--large", type=int, default=60, help="images of 518 px (default: 60)")
+    parser.add_argument("--checkpoint", help="weights of the large host")
+    parser.add_argument("--images", help="folder of large photographs")
     parser.add_argument("--peak", type=int)
     given = parser.parse_args()
     if given.peak:
@@ -222,7 +231,7 @@ def main() -> None:
         return
     goals(given.rounds)
     if given.large:
-        large_images(max(2, given.large))
+        large_images(max(2, given.large), given.checkpoint, given.images)
     if given.goals:
         return
     model, images = trained_like(), pictures(128)

@@ -1,6 +1,7 @@
 """One thread for each process: the tests run on all cores at once, and tiny tensors gain nothing from more."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -14,6 +15,35 @@ from hypothesis import settings
 torch.set_num_threads(1)
 settings.register_profile("unsmooth", deadline=None)  # a busy machine is no bug
 settings.load_profile("unsmooth")
+
+COVERED = 3  # cases of a parametrised test
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Coverage, which slows tests by half, is measured on the fast tests and on the first cases of each only.
+
+    Files with slow tests come first, so that no process is left alone with one at the end.
+    """
+    cases: Counter[str] = Counter()
+    first = set()
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        cases[function] += 1
+        slow = any(item.get_closest_marker(name) for name in ("law", "slow"))
+        if slow:
+            first.add(item.path)
+        if slow or cases[function] > COVERED:
+            item.add_marker("no_cover")
+    items.sort(key=lambda item: item.path not in first)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_round_of_timing() -> Iterator[None]:
+    """Trials and papers time their models by the clock, in rounds: tests need one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unsmooth.trials.measure.ROUNDS", 1)
+        patch.setattr("unsmooth.papers.costs.ROUNDS", {True: 1, False: 1})
+        yield
 
 
 @pytest.fixture(scope="module")

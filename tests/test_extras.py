@@ -13,6 +13,8 @@ import pytest
 import unsmooth
 from unsmooth.data.sources import open_source
 from unsmooth.errors import UnsmoothError
+from unsmooth.spec import parse_item
+from unsmooth.surgery.plan import Plan
 from unsmooth.tasks.huggingface import model_class
 from unsmooth.tasks.segmentation.model import import_upernet
 from unsmooth.tasks.vqa.text import build_vocabulary
@@ -27,6 +29,7 @@ CASES: dict[str, tuple[str, Callable[[], object], str]] = {
     "vqa": ("tokenizers", lambda: build_vocabulary(["why?"]), "hf"),
     "shards": ("webdataset", lambda: open_source("wds/toy", ROOT), "data"),
     "a Hugging Face data set": ("datasets", lambda: open_source("hfds/toy"), "data"),
+    "a table of a plan": ("pandas", lambda: Plan(parse_item("attn_scale"), (), True).frame(), "notebook"),
     "a streamed Hugging Face data set": ("datasets", lambda: open_source("hfids/toy"), "data"),
 }
 

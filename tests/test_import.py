@@ -17,35 +17,35 @@ OPTIONAL = {
 HEAVY = {"torch", "torchvision", "timm", "numpy", "pydantic"}
 
 
-def modules_after(code: str) -> set[str]:
-    """Modules that are imported once `code` has run in a fresh process."""
-    script = f"{code}\nimport json, sys\nprint(json.dumps([name for name, module in sys.modules.items() if module]))"
+def modules_after(*steps: str) -> list[set[str]]:
+    """Modules that are imported after each step of code, in one fresh process."""
+    show = "\nprint(json.dumps([name for name, module in sys.modules.items() if module]))\n"
+    script = "import json, sys\n" + "".join(step + show for step in steps)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    return [set(json.loads(line)) for line in done.stdout.splitlines()[-len(steps) :]]
 
 
 def test_import_loads_no_room_and_no_heavy_library() -> None:
-    modules = modules_after("import unsmooth")
+    (modules,) = modules_after("import unsmooth")
     assert {name for name in modules if name.partition(".")[0] == "unsmooth"} == {"unsmooth", "unsmooth._version"}
     assert not (OPTIONAL | HEAVY) & modules
 
 
-def test_surgery_needs_torch_and_timm_only() -> None:
-    modules = modules_after("import unsmooth; unsmooth.apply, unsmooth.create_model, unsmooth.fold, unsmooth.save")
-    assert {"torch", "timm"} <= modules
-    assert not OPTIONAL & modules
-
-
-def test_names_work_without_fcntl_and_load_no_report() -> None:
-    """One process for all names: each starts torch anew, which takes seconds."""
-    names = ", ".join(f"unsmooth.{name}" for name in unsmooth.__all__)
-    modules = modules_after(f"import sys; sys.modules['fcntl'] = None\nimport unsmooth; {names}")
+def test_surgery_needs_torch_and_timm_only_and_names_load_no_report() -> None:
+    """Without fcntl, as on Windows. One process for all names: each starts torch anew, which takes seconds."""
+    surgery, modules = modules_after(
+        "sys.modules['fcntl'] = None\n"
+        "import unsmooth; unsmooth.apply, unsmooth.create_model, unsmooth.fold, unsmooth.save",
+        ", ".join(f"unsmooth.{name}" for name in unsmooth.__all__),
+    )
+    assert {"torch", "timm"} <= surgery
+    assert not OPTIONAL & surgery
     assert "unsmooth.trials.compare" in modules and "fcntl" not in modules
     assert not (OPTIONAL - {"scipy"} | {"jinja2"}) & modules
 
 
 def test_settings_and_recipes_need_no_torch() -> None:
-    modules = modules_after(
+    (modules,) = modules_after(
         "import unsmooth.training.settings, unsmooth.trials.settings, unsmooth.evaluation.settings\n"
         "import unsmooth.diagnosis.settings, unsmooth.recipes.recipe"
     )

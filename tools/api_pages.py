@@ -30,6 +30,7 @@ GROUPS = {
     "errors": ("Errors", ("UnsmoothError",)),
 }
 RESULTS = ("Evaluation", "Bench", "Trial", "Reproduction")
+PARTS = ("unsmooth.results.diagnosis.Finding", "unsmooth.surgery.plan.Plan")
 THEORY = (
     "anti_oversmoothing",
     "augmented_shortcuts",
@@ -53,11 +54,12 @@ def pages() -> dict[str, str]:
         texts[f"api/{file}.md"] = page([f"# {title}", "", *(line for name in names for line in _entry(_path(name)))])
     index += ["- [Results](results.md): what evaluations, benchmarks, trials and reproductions return",
               "- [Theory](theory.md): the theorems of the papers as functions"]  # fmt: skip
-    results = [f"unsmooth.results.{name.lower()}.{name}" for name in RESULTS if _exists(name)]
+    results = [f"unsmooth.results.{name.lower()}.{name}" for name in RESULTS if _exists(name)] + list(PARTS)
     texts["api/results.md"] = page([
         "# Results", "",
         "`Diagnosis` is on [its own page](diagnosis.md). Each result can be written to JSON and "
-        "read back. The [schemas](../schemas.md) describe the files.", "",
+        "read back; a finding is part of a diagnosis, and a plan is what `plan` returns. "
+        "The [schemas](../schemas.md) describe the files.", "",
         *(line for path in results for line in _entry(path)),
     ])  # fmt: skip
     texts["api/theory.md"] = page([

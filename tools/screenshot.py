@@ -20,7 +20,7 @@ def main() -> None:
         browser = tools.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
-        page = browser.new_page(viewport={"width": 1060 if selector else 1280, "height": 2120})
+        page = browser.new_page(viewport={"width": 1400, "height": 960})
         page.goto(Path(report).resolve().as_uri())
         page.wait_for_timeout(1500)
         box = page.locator(selector[0]).bounding_box() if selector else None

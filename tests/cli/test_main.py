@@ -15,7 +15,6 @@ from tests.support.small_hosts import CONVMIXER, HOSTS, host
 from unsmooth.cli import demo
 from unsmooth.cli import main as cli
 from unsmooth.errors import LISTED, Interrupted, unknown
-from unsmooth.trials import measure as measuring
 from unsmooth.utils.text import spans
 
 WIDTH = 80
@@ -176,10 +175,10 @@ def test_it_runs_as_a_module() -> None:
 
 
 def test_it_runs_as_a_script() -> None:
-    done = run(str(Path(sys.executable).with_name("unsmooth")), "check", "no such model")
+    done = run(str(Path(sys.executable).with_name("unsmooth")), "chekc")
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("unsmooth: timm has no model 'no such model'.")
+    assert done.stderr.startswith("unsmooth: unknown command 'chekc'.")
     assert done.stderr.count("\n") == 1
 
 
@@ -190,7 +189,6 @@ def test_the_demo_tells_its_story(
     few = {"epochs": 1, "train_images": 128, "val_images": 40, "vitals_every": 0, "warmup_epochs": 0}
     for name, value in {"SEEDS": 2, "BUDGET": few}.items():
         monkeypatch.setattr(demo, name, value)
-    monkeypatch.setattr(measuring, "ROUNDS", 1)
     out = printed(capsys, "demo", "--out", str(tmp_path / "trial"), "--jobs", "1")
     headings = [line for line in out.splitlines() if line[:2] in ("1.", "2.", "3.", "4.")]
     assert [heading.partition(" ")[2] for heading in headings] == [

@@ -101,10 +101,16 @@ def test_saving_where_nothing_can_be_written(diagnosis: Diagnosis, tmp_path: Pat
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
 
 
+@pytest.fixture(scope="module")
+def small_diagnosis() -> Diagnosis:
+    """A figure of every vital takes seconds."""
+    return unsmooth.diagnose(SPEC, vitals=["token_cosine", "effective_rank"], limit=2, reference=False)
+
+
 @pytest.mark.parametrize("suffix", ["html", "png", "svg", "pdf"])
-def test_saving_a_page_and_figures(diagnosis: Diagnosis, suffix: str, tmp_path: Path) -> None:
+def test_saving_a_page_and_figures(small_diagnosis: Diagnosis, suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"x.{suffix}"
-    diagnosis.save(path, diagnosis)
+    small_diagnosis.save(path, small_diagnosis)
     start = {"html": b"<!doctype html", "png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
     assert path.read_bytes().lower().startswith(start.lower())
 

@@ -12,6 +12,7 @@ import pytest
 import unsmooth
 from tools import architecture, generate, host_pages
 from tools.markdown import DOCS, NOTE
+from unsmooth.report.pictures import PICTURES
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "results").glob("*.md")])
@@ -111,8 +112,17 @@ def test_generated_pages_say_so(generated: dict[str, str]) -> None:
     assert all(NOTE in text for path, text in generated.items() if path.endswith(".md"))
 
 
+def test_the_guide_has_the_readings_of_all_pictures() -> None:
+    guide = (DOCS / "guides" / "diagnose.md").read_text(encoding="utf-8")
+    for picture in PICTURES.values():
+        assert f"| {picture.title} | {picture.shows} | {picture.reading} |" in guide
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["get-started.md", "guides/diagnose.md", "guides/evaluation.md", "guides/remedies.md"])
+@pytest.mark.parametrize(
+    "name",
+    ["get-started.md", "guides/diagnose.md", "guides/evaluation.md", "guides/notebooks.md", "guides/remedies.md"],
+)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), flags=re.DOTALL)

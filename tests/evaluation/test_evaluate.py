@@ -98,6 +98,15 @@ def test_weights_that_are_not_finite_still_give_a_table() -> None:
     json.loads(evaluation.to_json())
 
 
+def test_a_model_with_more_classes_than_the_data_gets_a_warning() -> None:
+    spec = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, depth=1, num_classes={})"
+    evaluation = evaluate(spec.format(1000), "digits", **FAST)
+    assert evaluation.warnings[0].startswith("validation: the data has 10 classes and the model 1,000")
+    assert "num_classes=10" in " ".join(str(evaluation).split())
+    assert Evaluation.from_dict(evaluation.to_dict()).warnings == evaluation.warnings
+    assert evaluate(spec.format(10), "digits", **FAST).warnings == []
+
+
 def test_broken_images_are_skipped_by_name_or_stop_it(tmp_path: Path) -> None:
     for i in range(10):
         (tmp_path / str(i)).mkdir()

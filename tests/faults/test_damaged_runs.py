@@ -77,7 +77,7 @@ def test_other_thread_counts_are_said(unfinished: Path) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(before + 1)
-        with pytest.warns(UserWarning, match=f"was started with threads={before} and goes on with {before + 1}"):
+        with pytest.warns(UserWarning, match=f"was started with threads={before} and is resumed with {before + 1}"):
             resume(unfinished)
     finally:
         torch.set_num_threads(before)

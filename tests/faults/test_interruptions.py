@@ -47,7 +47,9 @@ def compare_of_two(out: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGTERM], pytest.param([signal.SIGINT, signal.SIGINT], marks=pytest.mark.full)]
+)
 def test_compare_in_parallel_ends_at_signals_to_the_parent(tmp_path: Path, signals: list[signal.Signals]) -> None:
     process = start(compare_of_two(tmp_path), stderr=subprocess.PIPE)
     wait_for(lambda: len(list(tmp_path.rglob("metrics.jsonl"))) == 2, process)

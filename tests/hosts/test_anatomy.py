@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import timm
@@ -107,6 +108,13 @@ STRANGERS = {
 }
 
 
+SHALLOW: dict[str, dict[str, Any]] = {
+    "vit_base_patch16_siglip_224": {"depth": 2},
+    "vit_small_patch16_dinov3": {"depth": 2},
+    "xcit_nano_12_p16_224": {"depth": 2},
+    "tnt_s_patch16_224": {"depth": 2},
+    "davit_tiny": {"depths": (1, 1, 1, 1)},
+}
 LARGE = {"swinv2_cr_tiny_ns_224", "nest_tiny", "mvitv2_tiny", "twins_svt_small", "vit_base_patch16_siglip_224"}
 
 
@@ -115,7 +123,7 @@ LARGE = {"swinv2_cr_tiny_ns_224", "nest_tiny", "mvitv2_tiny", "twins_svt_small",
 def test_unknown_architectures_are_examined_and_treated(name: str) -> None:
     """Labels as expected; what applies comes off again bit for bit; what does not has a reason."""
     torch.manual_seed(0)
-    model = timm.create_model(name, **({"depth": 2} if name.startswith("vit_") else {})).eval()
+    model = timm.create_model(name, **SHALLOW.get(name, {})).eval()
     size = model.pretrained_cfg["input_size"]
     x = torch.randn(1, *size)
     anatomy = examine(model)

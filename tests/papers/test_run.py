@@ -17,7 +17,7 @@ TINY = ["--epochs", "1", "--warmup-epochs", "0", "--train-images", "100", "--val
 
 
 def run(out, *arguments: str) -> dict:
-    assert main(["paper", *arguments, "--out", str(out)]) == 0
+    assert main(["paper", *arguments, "--jobs", "1", "--out", str(out)]) == 0
     assert (out / "paper.md").read_text().startswith("# ")
     return json.loads((out / "paper.json").read_text())
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.report.test_diagnosis_page import bare, diagnosis, hostile, render
+from tests.report.test_diagnosis_page import IMG, bare, diagnosis, hostile, render
 from tests.support.browser import Open, beyond_the_keyboard, browser, overflow, visits
 
 __all__ = ["browser"]
@@ -89,6 +90,30 @@ def test_pickers_change_the_maps(visit):
     page.select_option("#map-head", "1")
     assert pixels(page, "map-attention") != seen[-1][0]
     assert pixels(page, "map-similarity") == seen[-1][1]  # tokens have no heads
+
+
+def test_pictures_follow_image_block_and_head(visit):
+    d = diagnosis()
+    d["samples"][1]["left_out"] = {"rollout": f"block 3: {IMG}"}
+    del d["samples"][1]["pictures"]["3"]["rollout"]
+    page = visit(d)
+    film = page.locator("#picture-pca .film")
+    assert film.locator("canvas").count() == 4
+    rgb = "Array.from(document.querySelector('#picture-pca canvas').getContext('2d').getImageData(0, 0, 1, 1).data)"
+    stored = base64.b64decode(d["samples"][0]["pictures"]["0"]["pca"])
+    assert page.evaluate(rgb) == [*stored[:3], 255]
+    assert film.locator("button").nth(1).inner_text().split() == ["1", "40", "%"]
+    film.locator("button").nth(1).click()
+    assert page.input_value("#map-block") == "1"
+    one = "document.querySelector('#picture-class_attention canvas').toDataURL()"
+    mean = page.evaluate(one)
+    page.select_option("#map-head", "2")
+    assert page.evaluate(one) != mean
+    assert page.evaluate("document.getElementById('paths').data.length") == 2
+    assert not page.locator("#picture-rollout .left-out").is_visible()
+    page.select_option("#map-image", "1")
+    assert page.locator("#picture-rollout canvas").count() == 3
+    assert page.locator("#picture-rollout .left-out").inner_text() == f"Left out: block 3: {IMG}."
 
 
 def test_charts_follow_their_controls(visit):

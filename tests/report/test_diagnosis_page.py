@@ -24,6 +24,7 @@ from unsmooth.report import render as reports
 from unsmooth.report.formatting import paragraphs, ranges, script_json, show, unique_names
 from unsmooth.report.heatmap import heatmap
 from unsmooth.report.page import formula
+from unsmooth.report.pictures import PICTURES
 from unsmooth.report.values import bound_pairs
 from unsmooth.results.diagnosis import Diagnosis
 
@@ -66,7 +67,23 @@ def sample(name: str, blocks: int, seed: int) -> dict[str, Any]:
         "name": name,
         "picture": picture(seed / 8),
         "blocks": {str(b): {**entry, "maps": coded(HEADS), "similarity": coded(1)} for b in range(blocks)},
-    }
+        "pictures": {str(b): token_pictures(random) for b in range(blocks)},
+        "trajectories": {
+            "blocks": list(range(blocks)), "shares": [0.5, 0.2], "patches": [[0.25, 0.25], [0.75, 0.5]],
+            "points": [[[0.1 * b, p + 0.1 * b] for b in range(blocks)] for p in range(2)],
+        },
+    }  # fmt: skip
+
+
+def token_pictures(random: np.random.Generator) -> dict[str, Any]:
+    def coded(*shape: int) -> str:
+        return base64.b64encode(random.integers(0, 256, shape, dtype=np.uint8).tobytes()).decode()
+
+    return {
+        "grid": [GRID, GRID], "pca": coded(GRID, GRID, 3), "pca_share": 0.4, "pca_own": coded(GRID, GRID, 3),
+        "pca_own_share": 0.6, "norms": coded(GRID, GRID), "largest_norm": 12.5, "median_norm": 3.0, "heads": HEADS,
+        "class_attention": coded(HEADS, GRID, GRID), "rollout": coded(GRID, GRID), "rollout_peak": 2.0,
+    }  # fmt: skip
 
 
 def diagnosis(name: str = "vit_tiny", blocks: int = 4, **changes: Any) -> dict[str, Any]:
@@ -442,7 +459,7 @@ def test_every_figure_that_the_data_has():
     made = diagnosis_figures([diagnosis("a"), diagnosis("b", blocks=6)])
     assert set(made) == {
         "depth", "similarity", "spectrum", "first_head_spectrum", "rank", "bounds", "jacobian", "maps",
-        "first_head_maps", "learned", "learned_by_head",
+        "first_head_maps", "learned", "learned_by_head", "pca", "norms", "class_attention", "rollout", "trajectories",
     }  # fmt: skip
     assert all(isinstance(figure, Figure) for figure in made.values())
     assert made["bounds"].axes[0].get_yscale() == "log"  # the bound is a thousand times what it bounds
@@ -484,6 +501,47 @@ def test_whole_maps_of_the_first_head_are_drawn_as_they_are():
     assert len(figure.axes) == 2 * 4
     assert figure.axes[0].images[0].get_array().tolist() == np.arange(25).reshape(5, 5).tolist()
     assert [figure.axes[i].get_ylabel() for i in (0, 4)] == ["a", "b"]
+
+
+def test_pictures_of_tokens_are_drawn_as_they_are():
+    d = diagnosis()
+    made = diagnosis_figures([d, diagnosis("b")])
+    first = d["samples"][0]["pictures"]["0"]
+    shown = {name: made[name].axes[1].images[0].get_array() for name in ("pca", "norms", "class_attention")}
+    assert shown["pca"].tobytes() == base64.b64decode(first["pca"])
+    assert shown["norms"].astype(np.uint8).tobytes() == base64.b64decode(first["norms"])
+    heads = np.frombuffer(base64.b64decode(first["class_attention"]), np.uint8).reshape(HEADS, GRID, GRID)
+    np.testing.assert_allclose(shown["class_attention"], heads.mean(axis=0))
+    assert [ax.get_ylabel() for ax in made["pca"].axes[::5]] == [
+        "A  one basis", "A  own basis", "B  one basis", "B  own basis",
+    ]  # fmt: skip
+    assert (made["norms"].axes[1].get_xlabel(), made["rollout"].axes[1].get_xlabel()) == ("12.5", "2 ×")
+    lines = made["trajectories"].axes[0].lines
+    np.testing.assert_allclose(lines[2].get_xydata(), d["samples"][0]["trajectories"]["points"][1])
+
+
+def test_every_picture_has_its_reading_and_a_missing_one_its_reason():
+    text = page()
+    for picture in PICTURES.values():
+        assert html.escape(picture.title) in text and html.escape(picture.reading) in text
+        assert "Normal: " in picture.reading
+    d = diagnosis()
+    for sample in d["samples"]:
+        del sample["trajectories"]
+        sample["left_out"] = {"rollout": "blocks 0–3: its attention is over windows"}
+        for pictures in sample["pictures"].values():
+            del pictures["rollout"], pictures["class_attention"]
+    made = prose(page(d))
+    assert 'id="picture-rollout"' in made and 'id="picture-class_attention"' not in made
+    assert 'id="picture-trajectories"' not in made
+    assert "rollout" not in diagnosis_figures([d])
+
+
+def test_a_file_without_pictures_has_no_section_of_them():
+    d = diagnosis()
+    for sample in d["samples"]:
+        del sample["pictures"], sample["trajectories"]
+    assert "data-picture" not in prose(page(d)) and "maps" in diagnosis_figures([d])
 
 
 def test_the_figure_of_depth_shows_the_values():

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import unsmooth
+<<<<<<< HEAD
 from tests.support.other_hosts import OTHER_HOSTS
+=======
+from unsmooth.hosts.anatomy import Anatomy, examine
+>>>>>>> main
 from unsmooth.hosts.inputs import Example, example_input, first_tensor, run
 
 _TIMM = "img_size=32, patch_size=8, embed_dim=48, depth=2, num_classes=5"
@@ -119,9 +124,22 @@ def outputs(model: nn.Module, name: str, images: int = 2) -> Tensor:
     return out
 
 
+_ANATOMIES: dict[Any, Anatomy] = {}
+
+
+def _examine_once(model: nn.Module, example: Example | None = None) -> Anatomy:
+    """The anatomy of a model, known from a copy of it: two forward passes less."""
+    if example is not None or any(m._forward_hooks or m._forward_pre_hooks for m in model.modules()):
+        return examine(model, example)
+    key = (tuple(map(type, model.modules())), tuple((name, p.shape, p.dtype) for name, p in model.named_parameters()))
+    if key not in _ANATOMIES:
+        _ANATOMIES[key] = examine(model)
+    return _ANATOMIES[key]
+
+
 def treat(model: nn.Module, spec: str, seed: int = 3) -> nn.Module:
     """Apply remedies, separated by +, and give them random parameters: many do nothing with their initial ones."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), mock.patch("unsmooth.surgery.plan.examine", _examine_once):
         warnings.simplefilter("ignore")
         for remedy in spec.split("+"):
             unsmooth.apply(model, remedy)
@@ -210,17 +228,25 @@ REFUSED: dict[tuple[str, str], str] = {
        for case in ("value_anchor", "value_anchor(kind=residual)", "value_anchor(start=paper, blocks=1)")},
 }  # fmt: skip
 
-# Remedies of the five papers are tested on all hosts. Other remedies and options share their mechanisms, and
-# are tested on a few hosts; the rest is `full`.
+# Remedies of the five papers are tested on all hosts. Other remedies share their mechanisms, and are tested on a host
+# of each kind; other options on two of these. The rest is `full`.
 FEW = ("deit", "cait", "swin", "hf_vit", "torchvision_vit")
+FOR_OPTIONS = ("deit", "swin")
 ON_ALL_HOSTS = CASES[: CASES.index("layer_scale") + 1]
 
 
-def pairs(hosts: Iterable[str] = ALL, refused: bool = True) -> list[Any]:
+def _hosts_of(case: str) -> tuple[str, ...]:
+    """Where `make test` tests a case."""
+    if case in ON_ALL_HOSTS:
+        return ALL
+    return FOR_OPTIONS if "(" in case else FEW
+
+
+def pairs(hosts: Iterable[str] = ALL, cases: Sequence[str] = CASES, refused: bool = True) -> list[Any]:
     """Pairs of host and case as test parameters, marked full where they are left to `make test-all`."""
     return [
-        pytest.param(name, case, marks=[] if case in ON_ALL_HOSTS or name in FEW else pytest.mark.full)
+        pytest.param(name, case, marks=() if name in _hosts_of(case) else pytest.mark.full)
         for name in hosts
-        for case in CASES
+        for case in cases
         if refused or (name, case) not in REFUSED
     ]

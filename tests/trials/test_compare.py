@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import unsmooth
+from benchmarks.trials import pack, unpack
 from tests.support.runs import HOST, SMALL, ended, in_child, small_run
 from unsmooth import UnsmoothError
 from unsmooth.recipes.recipe import load_recipe
@@ -115,6 +116,21 @@ def test_what_is_done_is_not_done_again(trial, monkeypatch):
     monkeypatch.setattr("unsmooth.trials.runner.train", None)
     again = small_trial(out, specs=SPECS[:2])
     assert again["attn_scale"].runs == actual["attn_scale"].runs
+
+
+def test_the_archive_of_a_trial_suffices_to_compute_it_again(trial, tmp_path, monkeypatch):
+    out, first = trial
+    copy, archive = tmp_path / "copy", tmp_path / "trial.zip"
+    pack(out, archive)
+    unpack(archive, copy)
+    assert not list(copy.rglob("*.safetensors"))
+    monkeypatch.setattr("unsmooth.trials.runner.train", lambda **arguments: pytest.fail("trained again"))
+    again = small_trial(copy, vitals="token_cosine", costs=True)
+    assert [arm.difference for arm in again.arms] == [arm.difference for arm in first.arms]
+    assert [arm.diagnosis for arm in again.arms] == [arm.diagnosis for arm in first.arms]
+    assert [arm.flops for arm in again.arms] == [arm.flops for arm in first.arms]
+    pack(out, tmp_path / "again.zip")
+    assert (tmp_path / "again.zip").read_bytes() == archive.read_bytes()
 
 
 def test_a_failed_run_is_reported_and_left_out(tmp_path, monkeypatch):

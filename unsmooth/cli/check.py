@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich import box
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
 from typer import Argument, Option
 
 from unsmooth.cli.terminal import show
+from unsmooth.report.terminal import WideTable
 
 if TYPE_CHECKING:
     from unsmooth.surgery.check import Checkup
@@ -40,12 +40,12 @@ def check(
 
 def _tables(result: Checkup) -> Iterator[RenderableType]:
     yield f"[bold]{escape(result.spec)}[/bold]: {result.summary}"
-    blocks = Table("blocks", "attention", "map", "heads", "tokens", "channels", "class token", **STYLE)
+    blocks = WideTable("blocks", "attention", "map", "heads", "tokens", "channels", "class token", **STYLE)
     for row in result.anatomy_rows():
         blocks.add_row(*row)
     yield blocks
     yield from _notes(result.skipped)
-    table = Table(**STYLE)
+    table = WideTable(**STYLE)
     table.add_column("remedy", overflow="fold")
     table.add_column("blocks", overflow="fold")
     for heading in ("parameters", "MFLOPs"):

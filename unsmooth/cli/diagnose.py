@@ -118,7 +118,7 @@ def _check_measured(context: Context) -> None:
     if given:
         raise UnsmoothError(
             f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect on .json files, which are measured "
-            "already. Leave it out, or diagnose the model again."
+            f"already. Leave {'it' if len(given) == 1 else 'them'} out, or diagnose the model again."
         )
 
 

@@ -12,7 +12,6 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
 from typer import Argument, Context, Option
 
 from unsmooth.cli.options import DIR, INT, takes_settings
@@ -20,6 +19,7 @@ from unsmooth.cli.recipe_options import recipe_fields
 from unsmooth.cli.terminal import command_line, echo, emit, run_bars, show
 from unsmooth.errors import unknown
 from unsmooth.papers.request import RunRequest
+from unsmooth.report.terminal import WideTable
 
 if TYPE_CHECKING:
     from unsmooth.papers.catalogue import Experiment, Paper, UnavailableExperiment
@@ -98,7 +98,7 @@ def _catalogue(name: str) -> Iterator[RenderableType]:
 
 
 def _overview(paper: Paper) -> RenderableType:
-    table = Table("experiment", "in the paper", "state", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = WideTable("experiment", "in the paper", "state", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for experiment in _experiments(paper):
         table.add_row(experiment.name, escape(experiment.source), escape(experiment.state))
     return table

@@ -82,7 +82,7 @@ def _raise_fatal(batches: Iterator[Any]) -> Iterator[Any]:
             with preserved_rng():
                 batch = next(batches, None)
         except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
+            if all(worker.is_alive() for worker in getattr(batches, "_workers", ())):
                 raise
             raise UnsmoothError(
                 "a process that loads images died, possibly out of memory. Repeat the command with fewer --workers."

@@ -152,7 +152,7 @@ def _diagnose(
     view = DiagnosisView(about, describe_vitals(selected, measured), reference, describe_broken(measured))
     about_images = describe_images(source, measured.images, settings.prefix)
     about_images.size = list(first.images.shape[1:])  # a tensor may have another size than the host's own
-    findings, verdict = reach_verdict(view, lambda remedy: bool(fit(model, remedy)), about_images)
+    findings, verdict = reach_verdict(view, lambda remedy: bool(fit(model, remedy, anatomy)), about_images)
     return Diagnosis(
         model=view.model,
         images=about_images,

@@ -24,7 +24,17 @@ from unsmooth.results.diagnosis import Series, Spread
 from unsmooth.seam.intercept import AttentionCall
 from unsmooth.utils.precision import full
 from unsmooth.utils.threads import one_thread
-from unsmooth.vitals.base import LARGEST_MAPS, LARGEST_SIDE, MAP_SIDE, Collector, Undefined, Values, Vital
+from unsmooth.vitals.base import (
+    LARGEST_MAPS,
+    LARGEST_SIDE,
+    MAP_SIDE,
+    MAPS_DEFAULT,
+    MAPS_LEAST,
+    Collector,
+    Undefined,
+    Values,
+    Vital,
+)
 
 UNSUPPORTED = {
     "channel": "its attention is over channels, not tokens",
@@ -291,8 +301,9 @@ class _Pass:
         return self.limited(vital, vital.images(vital.key in self.requested))
 
     def limited(self, vital: Vital, sample: int | None) -> int | None:
-        capped = self.most is not None and sample is not None and vital.key not in self.requested
-        return min(sample, self.most) if capped else sample  # type: ignore[type-var]
+        if self.most is None or vital.key in self.requested:
+            return sample
+        return vital.quick_sample if sample is None else min(sample, self.most)
 
     def rest(self, sample: int | None, k: int) -> int:
         """How many of the next `k` images belong to a sample."""
@@ -305,8 +316,10 @@ class _Pass:
             self.skip(vital, block, f"its maps ({size}) are computed only on request: vitals={vital.key}")
             return 0
         side = min(attention.queries, attention.keys)
-        if not vital.cubic or side <= MAP_SIDE:
+        if side <= MAP_SIDE or (not vital.cubic and vital.key in self.requested):
             return k
+        if not vital.cubic:
+            return self.rest(max(MAPS_LEAST, round(MAPS_DEFAULT * MAP_SIDE / side)), k)
         if side > LARGEST_SIDE and vital.key not in self.requested:
             size = f"{attention.queries} × {attention.keys}"
             self.skip(vital, block, f"maps of {size} are decomposed only on request: vitals={vital.key}")

@@ -1,7 +1,8 @@
-"""Attention maps and token similarity of a few sample images, small enough for a report.
+"""Attention maps, token similarity and pictures of tokens of a few sample images, small enough for a report.
 
 Maps between patches: every head, a lattice of query patches, and the whole grid of keys, as bytes. The first head also
-as a whole, with max pooling (anti-oversmoothing, Figure 8). They are for display only; no vital is computed from them.
+as a whole, with max pooling (anti-oversmoothing, Figure 8). `pictures` has the rest. They are for display only; no
+vital is computed from them.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from PIL import Image
 from torch import Tensor, nn
 
 from unsmooth.data.image_batches import ImageBatches, NamedImages
-from unsmooth.diagnosis.measure import map_entries
+from unsmooth.diagnosis.measure import NOT_FINITE, UNSUPPORTED, map_entries
+from unsmooth.diagnosis.pictures import PictureCollector, as_bytes
 from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import batch_inputs, run
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.token_layout import as_tokens, grid_of, prefix_of
-from unsmooth.results.diagnosis import Sample, SampleBlock
+from unsmooth.results.sample import Sample, SampleBlock
 from unsmooth.seam.intercept import AttentionCall
 from unsmooth.vitals.base import LARGEST_MAPS
 
@@ -35,7 +37,7 @@ PICTURE_SIDE = 224  # pixels
 def sample_maps(
     model: nn.Module, anatomy: Anatomy, source: ImageBatches, batch: NamedImages, count: int
 ) -> list[Sample]:
-    """Maps of the first `count` images of a batch. Blocks without patches on a grid, or in pieces, are left out."""
+    """Maps and pictures of the first `count` images. Blocks without patches on a grid, or in pieces, have none."""
     size = batch.images.shape[-2:]
     pairs = zip(batch.images[:count], batch.names, strict=False)
     samples = [Sample(name, _data_uri(source.to_pixels(image)), {}) for image, name in pairs]
@@ -45,39 +47,76 @@ def sample_maps(
 
 
 def _fill(sample: Sample, model: nn.Module, anatomy: Anatomy, image: Tensor, size: Sequence[int]) -> None:
-    """Add the maps of one image, (1, c, h, w)."""
+    """Add the maps and pictures of one image, (1, c, h, w)."""
+    pictures = PictureCollector(anatomy)
+    maps: dict[int, Tensor] = {}  # of the running block, until its tokens are known
 
     def on_attention(block: Block, attention: Attention, call: AttentionCall) -> None:
-        if attention.kind != "global" or map_entries(attention) > LARGEST_MAPS:
-            return
-        start = prefix_of(block, anatomy)
-        whole = call.map().float()
-        maps = whole[..., start:, start:]
-        grid = grid_of(maps.shape[-1], size)
-        square = maps.shape[-2] == maps.shape[-1]
-        if grid is None or not square or maps.ndim != 4 or len(maps) != 1 or not maps.sum().isfinite():
-            return
-        first = F.max_pool2d(whole[:, :1], POOLED, ceil_mode=True)[0]
-        heads = maps[0]
-        queries, reduced = _reduce(heads[:, _lattice(grid)], grid)
-        entry = sample.blocks.setdefault(block.index, SampleBlock([], []))
-        entry.grid, entry.queries = list(reduced.shape[-2:]), queries
-        entry.heads, entry.maps, entry.first_head = len(heads), _encode(reduced), _encode(first)
+        if attention.kind == "global" and map_entries(attention) <= LARGEST_MAPS:
+            maps[block.index] = call.map().float()
 
     def on_tokens(block: Block, x: Tensor) -> None:
-        tokens = as_tokens(x, block.channels)[:, prefix_of(block, anatomy) :].float()
-        grid = grid_of(tokens.shape[1], size)
-        if grid is None or len(tokens) != 1 or not tokens.sum().isfinite():
+        whole, tokens = maps.pop(block.index, None), as_tokens(x, block.channels).float()
+        start = prefix_of(block, anatomy)
+        if len(tokens) != 1 or not tokens.sum().isfinite():
+            pictures.skip(block, "its tokens are in pieces" if len(tokens) != 1 else NOT_FINITE)
             return
-        u = F.normalize(tokens[0], dim=-1)
-        cosine = u[_lattice(grid)] @ u.mT  # the whole matrix is quadratic in the tokens
-        queries, reduced = _reduce(cosine.abs().unsqueeze(0), grid)
-        entry = sample.blocks.setdefault(block.index, SampleBlock([], []))
-        entry.grid, entry.queries = list(reduced.shape[-2:]), queries
-        entry.similarity = _encode(reduced, largest=1.0)
+        patches = tokens[0, start:]
+        grid = grid_of(len(patches), size)
+        if grid is None:
+            pictures.skip(block, f"its {len(patches)} tokens fill no grid")
+        else:
+            _add_similarity(sample, block, patches, grid)
+            pictures.add_tokens(block, patches, grid)
+        if whole is None:
+            pictures.skip(block, _why_no_map(block), ("class_attention", "rollout"))
+            return
+        side = whole.shape[-1]
+        extra = max(0, side - tokens.shape[1]) if tokens.shape[1] == block.tokens else 0  # tokens of a remedy
+        shown = slice(start, side - extra)
+        grid = grid_of(side - extra - start, size)
+        square = whole.shape[-2] == side and whole.ndim == 4 and len(whole) == 1
+        if grid is None or not square or not whole.sum().isfinite():
+            pictures.skip(block, "its maps are not between patches on a grid", ("class_attention", "rollout"))
+            return
+        _add_maps(sample, block, whole[0], shown, grid)
+        if block.index in pictures.pictures:
+            pictures.add_map(block, whole[0], shown, grid)
 
     with eval_mode(model), probe(model, on_tokens, on_attention, anatomy):
         run(model, batch_inputs(model, image))
+    pictures.finish()
+    sample.pictures, sample.trajectories = pictures.pictures, pictures.trajectories
+    sample.left_out = pictures.left_out
+
+
+def _add_maps(sample: Sample, block: Block, whole: Tensor, shown: slice, grid: tuple[int, int]) -> None:
+    """Maps of the lattice of queries, and the whole map of the first head."""
+    queries, reduced = _reduce(whole[:, shown, shown][:, _lattice(grid)], grid)
+    entry = sample.blocks.setdefault(block.index, SampleBlock([], []))
+    entry.grid, entry.queries = list(reduced.shape[-2:]), queries
+    entry.heads, entry.maps = len(whole), as_bytes(reduced)
+    entry.first_head = as_bytes(F.max_pool2d(whole[:1], POOLED, ceil_mode=True))
+
+
+def _add_similarity(sample: Sample, block: Block, patches: Tensor, grid: tuple[int, int]) -> None:
+    """Similarity of all tokens to those of the lattice."""
+    u = F.normalize(patches, dim=-1)
+    cosine = u[_lattice(grid)] @ u.mT  # the whole matrix is quadratic in the tokens
+    queries, reduced = _reduce(cosine.abs().unsqueeze(0), grid)
+    entry = sample.blocks.setdefault(block.index, SampleBlock([], []))
+    entry.grid, entry.queries = list(reduced.shape[-2:]), queries
+    entry.similarity = as_bytes(reduced, largest=1.0)
+
+
+def _why_no_map(block: Block) -> str:
+    """Why the attention of a block has no map between all tokens."""
+    if not block.attentions:
+        return block.reasons.get("attn", "it has no softmax attention")
+    largest = max(map_entries(attention) for attention in block.attentions)
+    if largest > LARGEST_MAPS:
+        return f"its maps are too large ({largest / 2**28:,.0f} GiB)"
+    return UNSUPPORTED[block.attentions[-1].kind]
 
 
 def _rows_and_columns(grid: tuple[int, int]) -> tuple[list[int], list[int]]:
@@ -100,12 +139,6 @@ def _reduce(maps: Tensor, grid: tuple[int, int]) -> tuple[list[list[int]], Tenso
         maps = F.adaptive_avg_pool2d(maps, shown)
     queries = [[r * shown[0] // grid[0], c * shown[1] // grid[1]] for r in rows for c in columns]
     return queries, maps
-
-
-def _encode(maps: Tensor, largest: float | None = None) -> str:
-    """Maps as base64 bytes, scaled to `largest` or to the largest entry of each map."""
-    scale = maps.abs().amax(dim=(-2, -1), keepdim=True).clamp_min(1e-12) if largest is None else largest
-    return base64.b64encode((maps.clamp_min(0) / scale * 255).round().to(torch.uint8).cpu().numpy().tobytes()).decode()
 
 
 def _data_uri(pixels: Tensor) -> str:

@@ -130,6 +130,7 @@ def evaluate(
         cost=_cost(host, name, prepare, settings),
         made=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
         tokens=tokens,
+        warnings=[f"{test_set.name}: {test_set.warning}" for test_set in sets if test_set.warning],
     )  # fmt: skip
     evaluation.scores = scores
     return evaluation

@@ -32,6 +32,7 @@ class TestSet:
         among: Classes that predictions are restricted to. Default: all classes of the model.
         accepted: Accepted labels per image, where an image may have several.
         class_index: Class index by name of class folder.
+        warning: Why its scores may mean nothing; "" if nothing is known.
     """
 
     __test__ = False  # not a test case of pytest
@@ -41,6 +42,7 @@ class TestSet:
     among: tuple[int, ...] | None = None
     accepted: Sequence[frozenset[int]] | None = None
     class_index: Mapping[str, int] = field(default_factory=dict)
+    warning: str = ""
 
     def subset(self, limit: int | None) -> TestSet:
         """At most `limit` images, evenly spaced, since data is often sorted by class."""
@@ -55,15 +57,15 @@ def validation(data: str | Path | Images | Stream, classes: int, root: str | Pat
     """The validation split of the data, or all of it if there are no splits. Labels of open data are not changed."""
     if isinstance(data, Images | Stream):
         images = as_images(data)
-        _check_labels(images, classes)
-        return TestSet("validation", images, class_index={name: i for i, name in enumerate(images.classes)})
+        warning = _check_labels(images, classes)
+        index = {name: i for i, name in enumerate(images.classes)}
+        return TestSet("validation", images, class_index=index, warning=warning)
     images, has_training_images = _open(str(data), root)
     if images.labels is None:
         raise UnsmoothError(f"{images.name} has no labels. Use one folder per class, or labels in the .npz file.")
     names = images.classes
     if not names:
-        _check_labels(images, classes)
-        return TestSet("validation", images)
+        return TestSet("validation", images, warning=_check_labels(images, classes))
     if len(names) < classes == CLASSES and set(names) <= index_of_synset().keys():
         among = tuple(sorted(index_of_synset()[name] for name in names))
         return TestSet("validation", relabel(images, index_of_synset()), among, class_index=index_of_synset())
@@ -72,7 +74,8 @@ def validation(data: str | Path | Images | Stream, classes: int, root: str | Pat
             f"{images.name} has {len(names)} class folders and the model {classes} classes. Use one folder per class"
             f"{', or folders named by synset' if classes == CLASSES else ''}."
         )
-    return TestSet("validation", images, class_index={name: i for i, name in enumerate(names)})
+    index = {name: i for i, name in enumerate(names)}
+    return TestSet("validation", images, class_index=index, warning=_fewer_classes(len(names), classes))
 
 
 def imagenet_v2(folder: str | Path, classes: int) -> TestSet:
@@ -173,18 +176,34 @@ def _open_timm(name: str, root: str | Path | None) -> Images:
     raise UnsmoothError(f"{name} has no validation split (tried {', '.join(VALIDATION)}): {reasons[0]}")
 
 
-def _check_labels(images: Images, classes: int) -> None:
-    """Check that the model has a class for each label, if labels are known without reading images."""
+def _fewer_classes(known: int, classes: int) -> str:
+    """A warning if the data has fewer classes than the model, whose numbers then need not mean the same."""
+    if known >= classes:
+        return ""
+    return (
+        f"the data has {known:,} classes and the model {classes:,}, so their class numbers need not mean the same. "
+        f"Score a model that was trained on these classes (num_classes={known})."
+    )
+
+
+def _check_labels(images: Images, classes: int) -> str:
+    """Check that the model has a class for each label, if labels are known without reading images.
+
+    Returns:
+        A warning if the data has fewer classes; "" if not.
+    """
     if images.labels is None:
         raise UnsmoothError(f"{images.name} has no labels. Use one folder per class, or labels in the .npz file.")
     if images.name.startswith(TIMM_PREFIXES):
-        return
-    wrong = next((label for label in map(images.labels, range(images.count)) if not 0 <= label < classes), None)
+        return ""
+    labels = {images.labels(i) for i in range(images.count)}
+    wrong = next((label for label in labels if not 0 <= label < classes), None)
     if wrong is not None:
         raise UnsmoothError(
             f"{images.name} has the label {wrong}, and the model has {classes} classes (0 to {classes - 1}). "
             "Set num_classes in the spec to the number of classes of the data."
         )
+    return _fewer_classes(len(images.classes) or max(labels, default=0) + 1, classes)
 
 
 def _is_image(name: str) -> bool:

@@ -179,7 +179,10 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
             f"{type(model).__name__} ran no attention that unsmooth recognises (scaled_dot_product_attention, or "
             f"softmax followed by a product): {why_unseen(model, traced.softmaxes)}"
         )
+<<<<<<< HEAD
     traced, names, owners = _trace_blocks(model, example, names, modules, run)
+=======
+>>>>>>> main
     patch_embed = find_patch_embedding(traced, modules)
     class_parameter = any(name.split(".")[-1] in CLASS_TOKENS for name, _ in model.named_parameters())
     blocks: list[Block] = []
@@ -318,7 +321,8 @@ def _block(index: int, name: str, events: list[AttentionEvent], traced: Trace, m
 
     inside = [c for c in traced.calls if call.start < c.start < call.end]
     linears = [event for event in traced.linears if own_event(event.at)]
-    sums = [at for at in traced.sums if own_event(at)]
+    before_inner = min((other.start for other in inner), default=call.end)
+    sums = [at for at in call.sums if at < before_inner]  # a block inside it ends its residual stream
     reasons: dict[str, str] = {}
     channels, tokens, channels_last = _layout(call.input or (), linears)
     counts = Counter(core for core, _ in {(event.core, event.order) for event in traced.attentions})

@@ -42,6 +42,7 @@ class ModuleCall:
     end: int = -1
     input: Shape | None = None
     output: Shape | None = None
+    sums: list[int] = field(default_factory=list)  # its input plus a tensor, that sum plus a tensor, and so on
 
 
 @dataclass
@@ -84,11 +85,14 @@ class Trace:
     calls: list[ModuleCall] = field(default_factory=list)
     attentions: list[AttentionEvent] = field(default_factory=list)
     linears: list[LinearEvent] = field(default_factory=list)
+<<<<<<< HEAD
     sums: list[int] = field(default_factory=list)  # the residual sums of blocks
     sum_numbers: list[int] = field(default_factory=list)  # of each, among all additions of the forward pass
     softmaxes: int = 0
     exits: dict[str, tuple[str, str]] = field(default_factory=dict)  # of list blocks: where their tokens come out
     holders: dict[str, str] = field(default_factory=dict)  # of list blocks: the module that runs their members
+=======
+>>>>>>> main
 
 
 def _shape(value: Any) -> Shape | None:
@@ -109,6 +113,7 @@ class _Product:
 
 
 class _Recorder(AttentionInterceptor):
+<<<<<<< HEAD
     follows_products = True
 
     def __init__(self, model: nn.Module, trace: Trace, blocks: Collection[str]):
@@ -117,7 +122,13 @@ class _Recorder(AttentionInterceptor):
         self.stream: list[Tensor | None] = []  # the residual stream of the running block, under all its names
         self.additions = 0
         self.list_block: ModuleCall | None = None  # the block that is a list of modules and not a module, if one runs
+=======
+    def __init__(self, model: nn.Module, trace: Trace):
+        super().__init__()
+        self.trace, self.clock, self.stack = trace, 0, [""]
+>>>>>>> main
         self.open: list[ModuleCall] = []
+        self.streams: list[list[Tensor | None]] = []  # the residual stream of each open call, under all its names
         self.parameters = {id(p): name for name, p in model.named_parameters(remove_duplicate=False)}
         self.reset_scores()
 
@@ -148,15 +159,20 @@ class _Recorder(AttentionInterceptor):
             call = ModuleCall(name, module, self.tick(), input=_shape((args, kwargs)))
             self.trace.calls.append(call)
             self.open.append(call)
+            self.streams.append([first_tensor((args, kwargs))])
             self.stack.append(name)
+<<<<<<< HEAD
             if name in self.blocks:
                 self.stream = [x]
+=======
+>>>>>>> main
 
         return hook
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         call = self.open.pop()
         call.end, call.output = self.tick(), _shape(output)
+<<<<<<< HEAD
         self.passes(call.name, "output", first_tensor(output))
         if self.stack.pop() in self.blocks:
             self.stream = []
@@ -182,6 +198,10 @@ class _Recorder(AttentionInterceptor):
         """The first module after the last sum of a list block that reads or returns its tokens is its exit."""
         if self.list_block is not None and x is not None and any(x is known for known in self.stream):
             self.trace.exits.setdefault(self.list_block.name, (name, side))
+=======
+        self.streams.pop()
+        self.stack.pop()
+>>>>>>> main
 
     def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         name = self.parameters.get(id(weight), "")
@@ -228,6 +248,7 @@ class _Recorder(AttentionInterceptor):
 
     def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         out = super().on_add(func, args, kwargs)
+<<<<<<< HEAD
         self.additions += 1
         if residual_side(self.stream, args) is not None:
             self.trace.sums.append(self.tick())
@@ -235,13 +256,21 @@ class _Recorder(AttentionInterceptor):
             self.stream = [out]
             if self.list_block is not None:
                 self.trace.exits.pop(self.list_block.name, None)
+=======
+        at = self.tick()
+        for i, stream in enumerate(self.streams):
+            if residual_side(stream, args) is not None:
+                self.open[i].sums.append(at)
+                self.streams[i] = [out]
+>>>>>>> main
         self.follow_map(args, out)
         return out
 
     def on_alias(self, source: Tensor, result: Tensor) -> None:
         self.scaled += [(result, factor) for tensor, factor in self.scaled if tensor is source]
-        if any(source is known for known in self.stream):
-            self.stream.append(result)
+        for stream in self.streams:
+            if any(source is known for known in stream):
+                stream.append(result)
 
     def on_other(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = super().on_other(func, args, kwargs)
@@ -322,13 +351,18 @@ def _hooked(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
             handle.remove()
 
 
+<<<<<<< HEAD
 def trace(model: nn.Module, example: Example, blocks: Collection[str] = ()) -> Trace:
     """Trace one forward pass of `model` on `example`, with the residual sums of the named blocks.
 
     A block may be the name of an `nn.ModuleList`, which starts when the first of its members runs.
     """
+=======
+def trace(model: nn.Module, example: Example) -> Trace:
+    """Trace one forward pass of `model` on `example`."""
+>>>>>>> main
     result = Trace()
-    recorder = _Recorder(model, result, blocks)
+    recorder = _Recorder(model, result)
     with eval_mode(model), _hooked(model, recorder), recorder:
         run(model, example)
     return result

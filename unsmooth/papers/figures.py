@@ -74,7 +74,8 @@ def gain_figure(reproduction: Reproduction) -> Figure | None:
     ax.invert_yaxis()
     relation = "ratio to the first arm" if is_ratio else "difference to the first arm"
     ends = "quartiles" if is_ratio else "95 % interval"
-    ax.set_xlabel(panels.literal(f"{METRICS[name].title}, {relation}; ring: published, dot: measured, with {ends}"))
+    key = f"ring: published, dot: measured, with {ends}"
+    ax.set_xlabel(panels.literal(f"{METRICS[name].title}, {relation}\n{key}"))
     return figure
 
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
-from unsmooth.report.terminal import plain_text
+from unsmooth.report.terminal import WideTable, plain_text
 from unsmooth.spec import parse
 from unsmooth.utils.text import in_words, rounded
 
@@ -60,15 +59,15 @@ def labels(names: Sequence[str]) -> list[str]:
     ]
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+def _table(*headings: str) -> WideTable:
+    table = WideTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column(headings[0], overflow="fold")
     for heading in headings[1:]:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 
-def _speeds(mode: str, names: Sequence[str], speeds: Sequence[Throughput | None]) -> Table:
+def _speeds(mode: str, names: Sequence[str], speeds: Sequence[Throughput | None]) -> WideTable:
     table = _table(mode, "images/s", "quartiles", "ratio", "quartiles")
     for name, speed in zip(names, speeds, strict=True):
         assert speed is not None, "either all models are timed or none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from unsmooth.report.formatting import letter, number, part_label, part_meaning
@@ -23,6 +24,7 @@ from unsmooth.report.values import (
 
 if TYPE_CHECKING:
     from unsmooth.results.diagnosis import Diagnosis, Series, Spread, VitalResult
+    from unsmooth.results.sample import TokenPictures
 
 Payload = dict[str, Any]  # what the scripts of the page read
 POINTS = 300  # per curve: more than a screen shows
@@ -199,6 +201,9 @@ def samples(diagnoses: Diagnoses) -> list[list[Payload]]:
                     }
                     for block, entry in sample.blocks.items()
                 },
+                "pictures": {block: _without_none(entry) for block, entry in sample.pictures.items()},
+                "trajectories": None if sample.trajectories is None else asdict(sample.trajectories),
+                "leftOut": sample.left_out,
             }
             for sample in diagnosis.samples
             if sample.blocks
@@ -207,6 +212,10 @@ def samples(diagnoses: Diagnoses) -> list[list[Payload]]:
         else []
         for diagnosis in diagnoses
     ]  # fmt: skip
+
+
+def _without_none(pictures: TokenPictures) -> Payload:
+    return {name: value for name, value in asdict(pictures).items() if value is not None}
 
 
 def models(diagnoses: Diagnoses, names: list[str]) -> list[Payload]:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from unsmooth.report import token_table
-from unsmooth.report.terminal import plain_text
+from unsmooth.report.terminal import WideTable, plain_text
 
 if TYPE_CHECKING:
     from unsmooth.results.evaluation import Evaluation, ModelCost
@@ -25,7 +24,7 @@ def as_text(evaluation: Evaluation) -> str:
 
 def as_rich(evaluation: Evaluation) -> list[RenderableType]:
     """Title, table, scores of tokens, cost and skipped images."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = WideTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("test", overflow="fold")
     for title in ("images", "top-1 %", "95 % interval", "top-5 %", "95 % interval", "loss"):
         table.add_column(title, justify="right", no_wrap=True)
@@ -40,6 +39,7 @@ def as_rich(evaluation: Evaluation) -> list[RenderableType]:
     if evaluation.tokens is not None:
         pieces += token_table.as_rich(evaluation.tokens)
     pieces.append(Text(_cost(evaluation.cost), style="dim"))
+    pieces += [Text(f"warning: {warning}", style="yellow") for warning in evaluation.warnings]
     not_finite = sum(row.not_finite for row in evaluation.rows)
     if not_finite:
         pieces.append(Text(f"{not_finite} predictions were NaN or Inf and count as wrong", style="yellow"))

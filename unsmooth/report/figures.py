@@ -37,16 +37,13 @@ SIMILARITY = ("token_cosine", "attention_cosine", "high_frequency_ratio")
 SPECTRUM_NOTE = "x: frequency, from 0 to the highest; y: ‖Λ_i‖₂, three decades"
 
 
-def all_figures(diagnoses: Sequence[Diagnosis]) -> dict[str, Figure]:
-    """Every figure that has data, by name."""
-    names = unique_names(diagnosis.model.name for diagnosis in diagnoses)
+def vital_figures(diagnoses: Sequence[Diagnosis], names: list[str]) -> dict[str, Figure | None]:
+    """Figures of vitals and learned parameters by name; None without data."""
     makers: dict[str, Callable[[Sequence[Diagnosis], list[str]], Figure | None]] = {
         "depth": depth, "similarity": similarity, "spectrum": spectrum, "first_head_spectrum": first_head_spectrum,
-        "rank": rank, "bounds": bounds, "jacobian": jacobian, "maps": maps, "first_head_maps": first_head_maps,
-        "learned": learned, "learned_by_head": learned_by_head,
+        "rank": rank, "bounds": bounds, "jacobian": jacobian, "learned": learned, "learned_by_head": learned_by_head,
     }  # fmt: skip
-    figures = {name: maker(diagnoses, names) for name, maker in makers.items()}
-    return {name: figure for name, figure in figures.items() if figure is not None and figure.axes}
+    return {name: maker(diagnoses, names) for name, maker in makers.items()}
 
 
 def save(figure: Figure, format: str) -> bytes:
@@ -223,54 +220,6 @@ def jacobian(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
             label = f"{line['part']}, block {line['block']}"
             panels.singular(ax, line["values"], k, f"{letter(line['model'])}, {label}" if len(diagnoses) > 1 else label)
         ax.legend(frameon=False, fontsize=6)
-    return figure
-
-
-@rc_context(panels.STYLE)
-def maps(diagnoses: Sequence[Diagnosis], names: list[str]) -> Figure | None:
-    """Attention and token similarity of the middle patch of the first sample image, block by block."""
-    rows = []
-    for i, diagnosis in enumerate(diagnoses):
-        sample = next((s for s in diagnosis.samples if s.blocks), None)
-        for kind in ("maps", "similarity"):
-            if sample is not None and any(getattr(entry, kind) for entry in sample.blocks.values()):
-                rows.append((letter(i), kind, sample))
-    if not rows:
-        return None
-    shown = [panels.spread_out(sorted(sample.blocks), 8) for _, _, sample in rows]
-    columns = 1 + max(len(blocks) for blocks in shown)
-    figure, axes = new_figure(len(rows), columns, PAGE / columns + 0.12)
-    for row, ((model, kind, sample), blocks) in enumerate(zip(rows, shown, strict=True)):
-        line = axes[row * columns : (row + 1) * columns]
-        panels.picture(line[0], sample)
-        line[0].set_ylabel(f"{model}  {'attention' if kind == 'maps' else 'similarity'}", fontsize=6)
-        for ax, block in zip(line[1:], blocks, strict=False):
-            panels.sample_map(ax, sample, block, kind)
-        for ax in line[1 + len(blocks) :]:
-            figure.delaxes(ax)
-    legend = (f"{letter(i)}  {name}" for i, name in enumerate(names))
-    figure.supxlabel(panels.literal("\n".join(legend)), fontsize=6.5)
-    return figure
-
-
-@rc_context(panels.STYLE)
-def first_head_maps(diagnoses: Sequence[Diagnosis], names: list[str]) -> Figure | None:
-    """Whole maps of the first head after max pooling: one row per model, one column per block."""
-    samples = [next((s for s in d.samples if any(e.first_head for e in s.blocks.values())), None) for d in diagnoses]
-    rows = [(name, sample) for name, sample in zip(names, samples, strict=True) if sample is not None]
-    if not rows:
-        return None
-    blocks = sorted({block for _, sample in rows for block, entry in sample.blocks.items() if entry.first_head})
-    width = max(PAGE, 0.6 * len(blocks))
-    figure, axes = new_figure(len(rows), len(blocks), 0.95 * width / len(blocks), width)
-    for row, (name, sample) in enumerate(rows):
-        for column_index, block in enumerate(blocks):
-            ax = axes[row * len(blocks) + column_index]
-            panels.whole_map(ax, sample.blocks.get(block))
-            if row == 0:
-                ax.set_title(f"block {block}", fontsize=6)
-        if len(rows) > 1:
-            axes[row * len(blocks)].set_ylabel(panels.literal(textwrap.fill(name, 20)), fontsize=6)
     return figure
 
 

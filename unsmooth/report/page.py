@@ -18,12 +18,13 @@ from markupsafe import Markup, escape
 from unsmooth.report import charts, formatting
 from unsmooth.report.charts import Payload
 from unsmooth.report.heatmap import heatmap
+from unsmooth.report.pictures import PICTURES, Picture
 from unsmooth.report.values import deciding_vitals, depth_of, merged
 
 if TYPE_CHECKING:
     from unsmooth.results.diagnosis import Diagnosis, Finding
 
-FILES = ("report.css", "core.js", "heatmap.js", "curves.js", "grids.js", "maps.js")
+FILES = ("report.css", "core.js", "heatmap.js", "curves.js", "grids.js", "pictures.js", "maps.js")
 SEVERITIES = {"severe": 0, "warning": 1, "note": 2}
 T = TypeVar("T")
 DECIDING = 2  # curves that lead the page
@@ -47,6 +48,7 @@ def page(diagnoses: Sequence[Diagnosis]) -> str:
         families=by_family([curve for curve in data["curves"] if curve not in decided]),
         data=data,
         samples=samples,
+        pictures=_pictures(samples),
         definitions=merged(diagnoses),
         empty=_why_empty(diagnoses),
         data_json=formatting.script_json(data),
@@ -54,6 +56,23 @@ def page(diagnoses: Sequence[Diagnosis]) -> str:
         shown_first={"spread": True, "random": True},
         **assets(*FILES),
     )  # fmt: skip
+
+
+def finding_page(finding: Finding, policy: str) -> str:
+    """One finding as a small page without scripts, with a content security policy."""
+    return (
+        environment()
+        .get_template("finding.html.j2")
+        .render(finding=finding, definitions={}, style=style("report.css"), policy=policy)
+    )
+
+
+def _pictures(samples: list[list[Payload]]) -> dict[str, Picture]:
+    """The pictures that some sample has, or does not have with a reason."""
+    every = [sample for model in samples for sample in model]
+    named = {name for s in every for entry in s["pictures"].values() for name in entry}
+    named |= {name for s in every for name in s["leftOut"]} | {"trajectories" for s in every if s["trajectories"]}
+    return {name: picture for name, picture in PICTURES.items() if name in named}
 
 
 def by_family(curves: list[Payload]) -> dict[str, list[Payload]]:

@@ -14,14 +14,14 @@ import numpy as np
 from matplotlib import colormaps, rc_params_from_file
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, hsv_to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 if TYPE_CHECKING:
-    from unsmooth.results.diagnosis import Sample, SampleBlock
+    from unsmooth.results.sample import Sample, SampleBlock, Trajectories
 
 COLOURS = ("#0072b2", "#d55e00", "#00875f", "#b0528a", "#a87400", "#55606b")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (8, 2)), (0, (1, 1.5)))
@@ -66,22 +66,24 @@ def around(mean: Values, sd: Values, limits: Limits) -> tuple[Any, Any]:
     return np.clip(y - s, low, high), np.clip(y + s, low, high)
 
 
-def line(ax: Axes, mean: Values, sd: Values | None, i: int, limits: Limits) -> None:
+def line(ax: Axes, mean: Values, sd: Values | None, i: int, limits: Limits, label: str | None = None) -> None:
     """A mean by block and its spread."""
     x, y = np.arange(len(mean)), floats(mean)
     if sd is not None:
         ax.fill_between(x, *around(mean, sd, limits), color=line_style(i)["color"], alpha=0.16, linewidth=0)
-    ax.plot(x, y, **line_style(i), linewidth=1.2, marker="o", markersize=2)
+    ax.plot(x, y, **line_style(i), linewidth=1.2, marker="o", markersize=2, label=label)
 
 
-def random_line(ax: Axes, mean: Values, sd: Values | None, i: int | None, limits: Limits) -> None:
+def random_line(
+    ax: Axes, mean: Values, sd: Values | None, i: int | None, limits: Limits, label: str | None = None
+) -> None:
     """The same architecture at random initialisation."""
     x, y = np.arange(len(mean)), floats(mean)
     colour = GREY if i is None else COLOURS[i % len(COLOURS)]
     if sd is not None:
         tone = 0.18 if i is None else 0.06
         ax.fill_between(x, *around(mean, sd, limits), color=colour, alpha=tone, linewidth=0, zorder=0)
-    ax.plot(x, y, color=colour, linewidth=0.8, linestyle=":", zorder=1)
+    ax.plot(x, y, color=colour, linewidth=0.8, linestyle=":", zorder=1, label=label)
 
 
 def bound(ax: Axes, allowed: Values, measured: Values, i: int) -> None:
@@ -183,7 +185,7 @@ def _pixels(sample: Sample) -> Any:
         return None
 
 
-def sample_map(ax: Axes, sample: Sample, block: int, kind: str) -> None:
+def sample_map(ax: Axes, block: int, *, sample: Sample, kind: str) -> None:
     """The map of the query nearest to the middle, mean over heads, with a mark at the query."""
     ax.set_xticks([])
     ax.set_yticks([])
@@ -201,6 +203,40 @@ def sample_map(ax: Axes, sample: Sample, block: int, kind: str) -> None:
     ax.imshow(maps[:, q].mean(axis=0), cmap="inferno", vmin=0, vmax=255 if kind == "similarity" else None)
     row, column = queries[q]
     ax.plot([column], [row], marker="s", markersize=3, markerfacecolor="none", color="white", markeredgewidth=0.8)
+
+
+def token_picture(ax: Axes, block: int, *, sample: Sample, kind: str) -> None:
+    """A picture of all patches, with the number that belongs to it."""
+    entry = sample.pictures[block]
+    h, w = entry.grid
+    values = np.frombuffer(base64.b64decode(getattr(entry, kind)), dtype=np.uint8)
+    if kind.startswith("pca"):
+        ax.imshow(values.reshape(h, w, 3), interpolation="nearest")
+    else:
+        ax.imshow(values.reshape(-1, h, w).mean(axis=0), cmap="inferno", vmin=0, interpolation="nearest")
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.set_title(f"block {block}", fontsize=6)
+    notes = {
+        "pca": (entry.pca_share, "{:.0%}"), "pca_own": (entry.pca_own_share, "{:.0%}"),
+        "norms": (entry.largest_norm, "{:.3g}"), "rollout": (entry.rollout_peak, "{:.3g} ×"),
+    }  # fmt: skip
+    number, form = notes.get(kind, (None, ""))
+    if number is not None:
+        ax.set_xlabel(form.format(number), fontsize=5.5)
+
+
+def paths(ax: Axes, found: Trajectories) -> None:
+    """A line per patch, in the colour of its place in the image, and a dot at the last block."""
+    for (y, x), path in zip(found.patches, found.points, strict=True):
+        dy, dx = y - 0.5, x - 0.5
+        hue = (math.atan2(dy, dx) / (2 * math.pi) + 0.5) % 1
+        colour = hsv_to_rgb((hue, 0.8 * min(1.0, 2 * math.hypot(dy, dx)), 0.75))
+        points = np.array(path)
+        ax.plot(*points.T, color=colour, linewidth=0.6, alpha=0.8)
+        ax.plot(*points[-1], "o", color=colour, markersize=2)
+    ax.set_xlabel(f"component 1, {found.shares[0]:.0%} of the variance")
+    ax.set_ylabel(f"component 2, {found.shares[1]:.0%}")
 
 
 def whole_map(ax: Axes, entry: SampleBlock | None) -> None:

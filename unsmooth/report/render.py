@@ -35,14 +35,19 @@ def render(diagnoses: Sequence[Diagnosis], format: str) -> bytes:
 def diagnosis_figures(diagnoses: Sequence[Diagnosis]) -> dict[str, Figure]:
     """Figures for print by name.
 
-    depth, similarity, spectrum, first_head_spectrum, rank, bounds, jacobian, maps, first_head_maps, learned and
-    learned_by_head. Figures without data are left out.
+    depth, similarity, spectrum, first_head_spectrum, rank, bounds, jacobian, learned and learned_by_head; of the first
+    sample image maps, first_head_maps, pca, norms, class_attention, rollout and trajectories. Figures without data are
+    left out.
     """
     if not diagnoses:
         raise UnsmoothError("figures need at least one diagnosis (got none)")
-    from unsmooth.report.figures import all_figures
+    from unsmooth.report.figures import vital_figures
+    from unsmooth.report.formatting import unique_names
+    from unsmooth.report.sample_figures import sample_figures
 
-    return all_figures(diagnoses)
+    names = unique_names(diagnosis.model.name for diagnosis in diagnoses)
+    figures = vital_figures(diagnoses, names) | sample_figures(diagnoses, names)
+    return {name: figure for name, figure in figures.items() if figure is not None and figure.axes}
 
 
 def render_trial(trial: Trial, format: str) -> bytes:

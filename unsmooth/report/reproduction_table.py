@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich import box
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
 
 from unsmooth.data.images import evenly_spaced
 from unsmooth.report.metrics import METRICS, format_value
+from unsmooth.report.terminal import WideTable
 
 if TYPE_CHECKING:
     from unsmooth.results.reproduction import ClaimResult, GroupResult, MeasuredValue, Reproduction
@@ -93,7 +93,7 @@ def as_rich(reproduction: Reproduction) -> list[RenderableType]:
     for group in reproduction.groups:
         pieces.append(f"\n[bold]{escape(group.title)}[/bold]")
         for title, headings, rows in tables_of(group):
-            table = Table(*headings, title=title or None, title_justify="left", title_style="", box=box.SIMPLE_HEAD,
+            table = WideTable(*headings, title=title or None, title_justify="left", title_style="", box=box.SIMPLE_HEAD,
                           pad_edge=False, collapse_padding=True)  # fmt: skip
             for cells in rows:
                 table.add_row(*(escape(cell) for cell in cells))

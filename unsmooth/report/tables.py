@@ -9,9 +9,9 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from unsmooth.report.terminal import WideTable
 from unsmooth.report.values import deciding_vitals
 from unsmooth.utils.text import blocks_text
 
@@ -122,9 +122,9 @@ def _legend(diagnosis: Diagnosis, columns: dict[tuple[str, str], str]) -> list[R
     return [Text("; ".join(said) + ".", style="dim")] if said else []
 
 
-def _table(diagnosis: Diagnosis, before: Diagnosis | None, columns: dict[tuple[str, str], str]) -> Table:
+def _table(diagnosis: Diagnosis, before: Diagnosis | None, columns: dict[tuple[str, str], str]) -> WideTable:
     vitals, verdict = diagnosis.vitals, diagnosis.conclusion
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = WideTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("block", justify="right")
     for title in columns.values():
         table.add_column(title, justify="right")

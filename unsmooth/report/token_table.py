@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from unsmooth.report.terminal import plain_text
+from unsmooth.report.terminal import WideTable, plain_text
 from unsmooth.utils.text import blocks_text
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def as_text(scores: TokenScores) -> str:
 
 def as_rich(scores: TokenScores) -> list[RenderableType]:
     """What was measured, a row per block, the best block of each probe, and what was skipped."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = WideTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("block", justify="right")
     table.add_column("token\ncosine", justify="right")
     for probe in scores.probes:

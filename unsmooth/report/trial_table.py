@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from unsmooth.report.formatting import letter
-from unsmooth.report.terminal import plain_text
+from unsmooth.report.terminal import WideTable, plain_text
 from unsmooth.report.trial_design import design, interval_level, untuned_fields
 from unsmooth.report.trial_values import decimals, signed_points
 
@@ -28,7 +27,7 @@ def as_text(trial: Trial, width: int = 100) -> str:
 
 def as_rich(trial: Trial) -> list[RenderableType]:
     """The table of arms, a note and the verdict."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, show_edge=False)
+    table = WideTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, show_edge=False)
     names = [folded(arm.name) for arm in trial.arms]
     lettered = any(len(line) > NAME for name in names for line in name.split("\n"))
     table.add_column("arm", no_wrap=True)

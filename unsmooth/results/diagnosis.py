@@ -5,15 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.results.comparison import Comparison, compare
 from unsmooth.results.provenance import Provenance
-from unsmooth.results.record import Result, record
+from unsmooth.results.record import Result, if_set, record
+from unsmooth.results.sample import Sample
 from unsmooth.utils.files import write
+from unsmooth.utils.notebook import NO_NETWORK, REPORT_HEIGHT, frame, packed_frame
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
 
 DIGITS = 6  # significant digits in files: more than any vital resolves
 
@@ -27,11 +33,6 @@ def _stored_as(key: str) -> Any:
     return Field(validation_alias=key, serialization_alias=key)
 
 
-def _if_set(default: Any = None) -> Any:
-    """A field that the JSON file omits while it has its default."""
-    return Field(default=default, exclude_if=lambda value: value == default)
-
-
 @record
 class Spread:
     """A measurement over images: mean, standard deviation, extremes and the number of images.
@@ -41,9 +42,9 @@ class Spread:
     """
 
     mean: Values
-    sd: Values = _if_set()
-    low: Values = _if_set()
-    high: Values = _if_set()
+    sd: Values = if_set()
+    low: Values = if_set()
+    high: Values = if_set()
     images: int = 0
 
     def rounded(self) -> Spread:
@@ -101,9 +102,9 @@ class Weights:
     """
 
     kind: Literal["none", "file", "folder", "pretrained", "object"]
-    name: str = _if_set("")
-    tag: str = _if_set("")
-    sha256: str = _if_set("")
+    name: str = if_set("")
+    tag: str = if_set("")
+    sha256: str = if_set("")
 
     def __str__(self) -> str:
         named = {
@@ -127,7 +128,7 @@ class ModelInfo:
     dtype: str
     blocks: list[BlockInfo]
     skipped: list[str]
-    weights: Weights | None = _if_set()
+    weights: Weights | None = if_set()
 
 
 @record
@@ -179,33 +180,7 @@ class Reference:
     how: str
     images: int
     vitals: dict[str, dict[str, Series]]
-    approximate: bool = _if_set(False)
-
-
-@record
-class SampleBlock:
-    """Attention maps and token similarity of one image and block, as base64 bytes.
-
-    Both are taken at the patches in `queries` (row and column in `grid`): `maps` is heads × queries × grid, scaled to
-    the largest entry of each map; `similarity` is queries × grid, from 0 to 1. `first_head` is the whole map of the
-    first head, prefix tokens included, after 4 × 4 max pooling; it is square.
-    """
-
-    grid: list[int]
-    queries: list[list[int]]
-    heads: int | None = _if_set()
-    maps: str | None = _if_set()
-    similarity: str | None = _if_set()
-    first_head: str | None = _if_set()
-
-
-@record
-class Sample:
-    """One sample image: its name, the picture as a data URI, and maps by block."""
-
-    name: str
-    picture: str
-    blocks: dict[int, SampleBlock]
+    approximate: bool = if_set(False)
 
 
 @record
@@ -226,7 +201,7 @@ class LearnedParameter:
     high: float | None
     values: list[float | None]
     quantiles: bool
-    by_head: list[float | None] | None = _if_set()
+    by_head: list[float | None] | None = if_set()
 
 
 @record
@@ -257,12 +232,12 @@ class Evidence:
     part: str
     family: str
     text: str
-    block: int | None = _if_set()
-    value: float | None = _if_set()
-    limit: float | None = _if_set()
-    margin: float | None = _if_set()
-    threshold: str = _if_set("")
-    source: str = _if_set("")
+    block: int | None = if_set()
+    value: float | None = if_set()
+    limit: float | None = if_set()
+    margin: float | None = if_set()
+    threshold: str = if_set("")
+    source: str = if_set("")
 
 
 @record
@@ -277,7 +252,7 @@ class Candidate:
     reason: str
     safe: bool
     fits: bool = True
-    effect: str = _if_set("")
+    effect: str = if_set("")
 
 
 @record
@@ -291,12 +266,12 @@ class Harm:
 
     state: Literal["shown", "not shown", "not measured"]
     text: str
-    block: int | None = _if_set()
-    before: int | None = _if_set()
-    change: float | None = _if_set()
-    low: float | None = _if_set()
-    high: float | None = _if_set()
-    images: int | None = _if_set()
+    block: int | None = if_set()
+    before: int | None = if_set()
+    change: float | None = if_set()
+    low: float | None = if_set()
+    high: float | None = if_set()
+    images: int | None = if_set()
 
     def __str__(self) -> str:
         return f"{self.state}: {self.text}"
@@ -312,10 +287,10 @@ class Finding:
     blocks: list[int]
     text: str
     evidence: list[Evidence]
-    why: str = _if_set("")
+    why: str = if_set("")
     reference: str = ""
     remedies: list[Candidate] = Field(default_factory=list)
-    harm: Harm | None = _if_set()
+    harm: Harm | None = if_set()
 
     @property
     def deciding(self) -> Evidence | None:
@@ -342,14 +317,31 @@ class Finding:
         """Where the limit comes from."""
         return "" if self.deciding is None else self.deciding.source
 
+    def frame(self) -> pandas.DataFrame:
+        """The evidence as a pandas table, one row per measurement.
+
+        Raises:
+            UnsmoothError: If pandas is not installed.
+        """
+        from unsmooth.results.frames import finding_frame
+
+        return finding_frame(self)
+
+    def _repr_html_(self) -> str:
+        """The finding in a frame, for notebooks."""
+        from unsmooth.report.page import finding_page
+
+        lines = 4 + 2 * len(self.evidence) + 3 * len(self.remedies)
+        return frame(finding_page(self, NO_NETWORK), min(560, 60 + 24 * lines))
+
 
 @record
 class Step:
     """A next step: what to do, as a command line and as lines of Python."""
 
     text: str
-    command: str = _if_set("")
-    python: str = _if_set("")
+    command: str = if_set("")
+    python: str = if_set("")
 
 
 @record
@@ -364,11 +356,11 @@ class Verdict:
     state: str
     text: str
     blocks: list[int] = Field(default_factory=list)
-    why: str = _if_set("")
-    levels: str = _if_set("")
-    trends: str = _if_set("")
-    harm: str = _if_set("")
-    caveat: str = _if_set("")
+    why: str = if_set("")
+    levels: str = if_set("")
+    trends: str = if_set("")
+    harm: str = if_set("")
+    caveat: str = if_set("")
     steps: list[Step] = Field(default_factory=list, exclude_if=lambda value: not value)
     would_change: list[str] = Field(default_factory=list, exclude_if=lambda value: not value)
 
@@ -466,7 +458,8 @@ class Diagnosis(Result):
 
     It is a mapping of vitals: `diagnosis["token_cosine"]` is a `Reading`, and `len`, `in`, `items` and iteration work
     as in a dict. `compare` shows what changed since an earlier diagnosis. `print(diagnosis)` shows a table by block,
-    the findings and the verdict. `save` writes a report, `to_json` a file that `from_json` reads.
+    the findings and the verdict. `save` writes a report, `to_json` a file that `from_json` reads. A notebook shows the
+    report in the output of a cell; `frame` gives a pandas table and `plot` a matplotlib axis.
 
     Attributes:
         model: Name, size and blocks of the model.
@@ -582,6 +575,52 @@ class Diagnosis(Result):
             reason = next(iter(vital.skipped.values()), "it was not measured")
             raise UnsmoothError(f"{key} has no value on any block: {reason}")
         return Reading(key, vital.main if vital.main in vital.parts else next(iter(vital.parts)), vital)
+
+    def frame(self, tidy: bool = False) -> pandas.DataFrame:
+        """The vitals as a pandas table.
+
+        Args:
+            tidy: One row per vital, part, block and head, with the spread over images and the value at random
+                initialisation. Default: one row per block and one column per vital.
+
+        Returns:
+            The table. Curves, spectra and matrices are left out.
+
+        Raises:
+            UnsmoothError: If pandas is not installed.
+        """
+        from unsmooth.results.frames import diagnosis_frame
+
+        return diagnosis_frame(self, tidy)
+
+    def plot(
+        self, vital: str, *others: Diagnosis, parts: str | Sequence[str] | None = None, ax: Axes | None = None
+    ) -> Axes:
+        """Draw a vital by block with matplotlib: spread over images, limits, and the blocks of findings.
+
+        Args:
+            vital: Name of the vital.
+            others: Diagnoses to draw on the same axis.
+            parts: Part or parts to draw, such as `["", "share"]`; parts by head are one line per head. Default: the
+                main part.
+            ax: Axis to draw on. Default: a new figure, which a notebook shows.
+
+        Returns:
+            The axis.
+
+        Raises:
+            UnsmoothError: If there is no such vital or part.
+        """
+        from unsmooth.report.axis import plot_vital
+
+        every = (self, *others)
+        return plot_vital(every, [diagnosis.model.name for diagnosis in every], vital, parts, ax)
+
+    def _repr_html_(self) -> str:
+        """The report in a frame, for notebooks."""
+        from unsmooth.report.page import page
+
+        return packed_frame(page([self]), REPORT_HEIGHT)
 
     def __str__(self) -> str:
         from unsmooth.report.tables import as_text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import Field
+
 from unsmooth.errors import unknown
 from unsmooth.results.provenance import ClassName, Provenance
 from unsmooth.results.record import Result, record
@@ -186,6 +188,7 @@ class Evaluation(Result):
         cost: Parameters, FLOPs and throughput of the model.
         made: Versions, command and duration.
         tokens: Scores of the tokens of each block, if they were asked for.
+        warnings: Why scores may mean nothing: classes of the model that the data does not have.
 
     Example:
         >>> import unsmooth
@@ -206,6 +209,7 @@ class Evaluation(Result):
     cost: ModelCost
     made: Provenance
     tokens: TokenScores | None = None
+    warnings: list[str] = Field(default_factory=list, exclude_if=lambda value: not value)
 
     def __post_init__(self) -> None:
         self.scores: dict[str, Scores] = {}

@@ -38,6 +38,11 @@ def record(cls: type[T]) -> type[T]:
     return checked
 
 
+def if_set(default: Any = None) -> Any:
+    """A field that the JSON file omits while it has its default."""
+    return Field(default=default, exclude_if=lambda value: value == default)
+
+
 class Result:
     """Base of results that are saved as JSON: `Diagnosis`, `Evaluation`, `Bench`, `Trial`, `Reproduction`."""
 

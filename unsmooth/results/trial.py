@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, WrapSerializer
 
-from unsmooth.errors import unknown
+from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.results.bench import Quartiles
 from unsmooth.results.diagnosis import Diagnosis, Verdict
 from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Result, record
 from unsmooth.utils.files import write
+from unsmooth.utils.notebook import REPORT_HEIGHT, packed_frame
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
 
 
 def _optional() -> Any:
@@ -272,6 +278,7 @@ class Trial(Result):
     """Several models trained on one budget, compared with the first one.
 
     `trial["attn_scale"]` is an `Arm`, `str(trial)` is a table, and `save` writes a page (.html) or a figure.
+    A notebook shows the page; `frame` gives a pandas table and `plot` a matplotlib axis.
 
     Attributes:
         data: Name and size of the data, and skipped images.
@@ -326,6 +333,44 @@ class Trial(Result):
             if arm.name == name:
                 return arm
         raise unknown("arm", name, self.keys(), owner="this trial")
+
+    def frame(self, runs: bool = False) -> pandas.DataFrame:
+        """The results as a pandas table.
+
+        Args:
+            runs: One row per run. Default: one row per arm; accuracies and differences are fractions, speeds are
+                relative to the first arm.
+
+        Raises:
+            UnsmoothError: If pandas is not installed.
+        """
+        from unsmooth.results.frames import trial_frame
+
+        return trial_frame(self, runs)
+
+    def plot(self, vital: str, parts: str | Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
+        """Draw a vital of the final models by block with matplotlib, one line per arm.
+
+        Args:
+            vital: Name of the vital.
+            parts: Part or parts to draw. Default: the main part.
+            ax: Axis to draw on. Default: a new figure, which a notebook shows.
+
+        Raises:
+            UnsmoothError: If no arm was diagnosed, or there is no such vital or part.
+        """
+        from unsmooth.report.axis import plot_vital
+
+        diagnosed = [(arm.name, arm.diagnosed) for arm in self.arms if arm.diagnosed is not None]
+        if not diagnosed:
+            raise UnsmoothError("no arm of this trial was diagnosed. Compare with vitals, which is the default.")
+        return plot_vital([diagnosis for _, diagnosis in diagnosed], [name for name, _ in diagnosed], vital, parts, ax)
+
+    def _repr_html_(self) -> str:
+        """The report in a frame, for notebooks."""
+        from unsmooth.report.trial_page import trial_page
+
+        return packed_frame(trial_page(self), REPORT_HEIGHT)
 
     def __str__(self) -> str:
         from unsmooth.report.trial_table import as_text

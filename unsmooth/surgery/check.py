@@ -9,7 +9,6 @@ from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.spec import ModelSpec, SpecItem, parse
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.plan import Fit, anatomy_of, fit
-from unsmooth.surgery.record import record_of
 from unsmooth.utils.devices import choose_device
 from unsmooth.utils.text import blocks_text, spans
 
@@ -61,8 +60,7 @@ def checkup(spec: str | ModelSpec, device: str | None = None) -> Checkup:
     items = {key: SpecItem(key) for key in remedies.list_remedies()} | {item.name: item for item in spec.remedies}
     host = create_model(ModelSpec(spec.host)).to(chosen) if spec.remedies else model
     anatomy = anatomy_of(host)
-    record_of(host).anatomy = anatomy  # one forward pass, not one per remedy
-    fits = {key: fit(host, item) for key, item in items.items()}
+    fits = {key: fit(host, item, anatomy) for key, item in items.items()}
     return Checkup(str(spec), sum(p.numel() for p in model.parameters()), anatomy, fits)
 
 

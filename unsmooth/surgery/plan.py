@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+<<<<<<< HEAD
 from dataclasses import dataclass, replace
 from typing import Any
+=======
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+>>>>>>> main
 
 import torch
+from markupsafe import Markup
 from torch import Tensor, nn
 
 from unsmooth import remedies
@@ -20,6 +26,10 @@ from unsmooth.remedies.base import REPLACE_SCORES, AttentionPatch, Placement, Re
 from unsmooth.seam.patched import ResidualScale
 from unsmooth.spec import SpecItem, parse_item
 from unsmooth.surgery.record import Record, check_model, check_unfolded, check_whole, record_of
+from unsmooth.utils.notebook import data_frame, document, frame, table
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,26 @@ class Plan:
         """The blocks that the remedy does not fit, or fits in part, with the reasons."""
         reasons = ((block.block, block.refusal or block.partly) for block in self.blocks)
         return {index: reason for index, reason in reasons if reason}
+
+    def frame(self) -> pandas.DataFrame:
+        """The plan as a pandas table, one row per block.
+
+        Raises:
+            UnsmoothError: If pandas is not installed.
+        """
+        names = ("block", "name", "sites", "parameters", "flops", "refusal")
+        rows = [{name: getattr(block, name) for name in names} | {"sites": len(block.sites)} for block in self.blocks]
+        return data_frame(rows, names, "block")
+
+    def _repr_html_(self) -> str:
+        """The plan as a table in a frame, for notebooks."""
+        rows = [
+            (block.block, ", ".join(block.sites), f"{block.parameters:,}", f"{block.flops / 1e6:,.1f}", block.refusal)
+            for block in self.blocks
+        ]
+        columns = ("block", "sites", "new parameters", "MFLOPs per image", "not applicable")
+        body = Markup("<p>{}</p>{}").format(str(self).splitlines()[0], table(columns, rows))
+        return frame(document(str(self.remedy), body), min(420, 90 + 28 * len(rows)))
 
     def __str__(self) -> str:
         nearly = "nearly " if remedies.get(self.remedy.name).start_error > Remedy.start_error else ""
@@ -139,11 +169,14 @@ def plan(
     return prepare(model, remedy, blocks, example, options, device="meta").plan
 
 
-def fit(model: nn.Module, remedy: str | SpecItem) -> Fit:
-    """Whether a remedy can be applied to a model: it exists, has these options, and fits at least one block."""
+def fit(model: nn.Module, remedy: str | SpecItem, anatomy: Anatomy | None = None) -> Fit:
+    """Whether a remedy can be applied to a model: it exists, has these options, and fits at least one block.
+
+    A known anatomy saves a forward pass.
+    """
     item = remedy if isinstance(remedy, SpecItem) else parse_item(remedy)
     try:
-        planned = plan(model, item)
+        planned = prepare(model, item, device="meta", anatomy=anatomy).plan
     except UnsmoothError as error:
         return Fit(item, None, str(error))
     return Fit(item, planned, "" if planned.sites else _reasons(planned))
@@ -160,6 +193,7 @@ def prepare(
     example: Example | None = None,
     options: Mapping[str, Any] | None = None,
     device: str = "cpu",
+    anatomy: Anatomy | None = None,
 ) -> Operation:
     """Check a remedy on a model and build its patches on `device`; "meta" builds them without memory, for a plan."""
     check_model(model)
@@ -173,7 +207,7 @@ def prepare(
     method, resolved = remedies.get(item.name), remedies.options_of(item)
     if method.once and blocks is not None:
         raise UnsmoothError(f"{method.key} is applied once per model and takes no blocks (got {blocks!r})")
-    anatomy = anatomy_of(model, example)
+    anatomy = anatomy_of(model, example) if anatomy is None else anatomy
     selected = method.blocks(anatomy, resolved) if method.once else select_blocks(blocks, len(anatomy.blocks))
     _check_conflicts(record_of(model), method, selected)
     plans: list[BlockPlan] = []

@@ -29,7 +29,7 @@ from unsmooth.utils.files import write
 FORMAT = 1
 # Settings that must not change when a run is resumed.
 FIXED = ("task", "options", "spec", "data", "val_data", "seed", "checkpoint", "pretrained", "images", "fingerprint")
-# Settings that change rounding, and so the results of a run that goes on with others.
+# Settings that change rounding, and so the results of a run that is resumed with others.
 ROUNDING = ("threads", "processes", "device")
 
 
@@ -129,8 +129,8 @@ class RunDir:
             for name in ROUNDING:
                 if name in old and name in settings and old[name] != settings[name]:
                     warnings.warn(
-                        f"{self.path} was started with {name}={old[name]} and goes on with {settings[name]}: results "
-                        "will differ slightly from those of an uninterrupted run.",
+                        f"{self.path} was started with {name}={old[name]} and is resumed with {settings[name]}: "
+                        "results will differ slightly from those of an uninterrupted run.",
                         stacklevel=2,
                     )
         else:

@@ -191,8 +191,7 @@ def _describe_data(runs: TrialRuns) -> TrialData:
         for seed in range(runs.settings.seeds):
             for names in (runs.directory.run(arm, seed).result() or {}).get("skipped", {}).values():
                 skipped |= names
-    model = next((model for arm in runs.arms if (model := runs.first_model(arm)) is not None), None)
     return TrialData(
         name=splits.name, train=splits.train.count, val=splits.val.count, classes=splits.classes,
-        image=None if model is None else runs.preprocessing(model).size, skipped=skipped,
+        image=runs.preprocessing(runs.new_model(runs.arms[0])).size, skipped=skipped,
     )  # fmt: skip

@@ -144,20 +144,16 @@ def measure_robustness(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnSta
 def measure_costs(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -> None:
     """Parameters, operations and throughput. All arms are timed in this process, in interleaved rounds."""
     report_stage("timing")
-    final = {arm.name: runs.first_model(arm) for arm in runs.arms}
-    models = {name: model for name, model in final.items() if model is not None}
-    if not models:
-        return
+    models = {arm.name: runs.new_model(arm) for arm in runs.arms}
     size = runs.preprocessing(next(iter(models.values()))).size if runs.recipe.image_size else None
     inference, training = (
         throughput(models, BATCH, ROUNDS, training=mode, amp=runs.recipe.amp, size=size) for mode in (False, True)
     )
     for arm in arms:
-        if arm.name in models:
-            arm.parameters, arm.flops = parameters(models[arm.name]), flops(models[arm.name], size)
-            arm.inference, arm.training = (
-                Speed(by_name[arm.name].images_per_second, by_name[arm.name].ratio) for by_name in (inference, training)
-            )
+        arm.parameters, arm.flops = parameters(models[arm.name]), flops(models[arm.name], size)
+        arm.inference, arm.training = (
+            Speed(by_name[arm.name].images_per_second, by_name[arm.name].ratio) for by_name in (inference, training)
+        )
 
 
 def _spread(values: Sequence[float | None]) -> Spread:

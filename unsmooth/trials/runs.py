@@ -15,6 +15,7 @@ from unsmooth.data.splits import Splits
 from unsmooth.data.transforms import Preprocessing, preprocessing
 from unsmooth.recipes.recipe import Recipe
 from unsmooth.surgery.storage import load
+from unsmooth.tasks.model_factory import build
 from unsmooth.trials.arms import PlannedArm
 from unsmooth.trials.directory import TrialDirectory
 from unsmooth.trials.runner import Job
@@ -90,12 +91,16 @@ class TrialRuns:
         return [_read_correct(self.directory.run(arm, seed).scores) for seed in self.seeds]
 
     def model(self, arm: PlannedArm, seed: int) -> nn.Module | None:
-        """The final model of a run, or None if the run is not done."""
+        """The final model of a run, or None if the run is not done or only its scores were kept."""
         run = self.directory.run(arm, seed)
-        return load(run.last).eval().to(self.device) if run.done else None
+        return load(run.last).eval().to(self.device) if run.done and run.last.exists() else None
+
+    def new_model(self, arm: PlannedArm) -> nn.Module:
+        """A model of an arm before training, for what does not depend on the weights."""
+        return build(arm.spec, self.splits.classes, self.recipe_of(arm), arm.first_seed).eval().to(self.device)
 
     def first_model(self, arm: PlannedArm) -> nn.Module | None:
-        """The final model of the first seed that is done."""
+        """The final model of the first seed that has one."""
         models = (self.model(arm, seed) for seed in self.seeds)
         return next((model for model in models if model is not None), None)
 

@@ -156,7 +156,9 @@ function unfold(node) {
   for (let outer = node.closest("details"); outer; outer = outer.parentElement.closest("details")) outer.open = true;
 }
 function follow() {
-  const target = location.hash.length > 1 && $(decodeURIComponent(location.hash.slice(1)));
+  if (location.hash.length > 1) show($(decodeURIComponent(location.hash.slice(1))));
+}
+function show(target) {
   if (!target) return;
   unfold(target);
   target.scrollIntoView();
@@ -164,7 +166,11 @@ function follow() {
 addEventListener("hashchange", follow);
 document.addEventListener("click", (event) => {
   const link = event.target.closest("a[href^='#']");
-  if (link && link.hash === location.hash) follow(); // the hash does not change
+  if (!link) return;
+  if (location.protocol === "about:") { // in the frame of a notebook, the link would load the notebook
+    event.preventDefault();
+    show($(decodeURIComponent(link.getAttribute("href").slice(1))));
+  } else if (link.hash === location.hash) follow(); // the hash does not change
 });
 document.querySelectorAll("details").forEach((fold) => fold.addEventListener("toggle", () => {
   if (!fold.open) return;

@@ -2,22 +2,11 @@
 
 const images = JSON.parse($("samples").textContent);
 if ($("map-picture")) {
-  // Control points of matplotlib's inferno, which has even lightness and suits all kinds of colour vision.
-  const INFERNO = [[0, 0, 4], [31, 12, 72], [85, 15, 109], [136, 34, 106], [186, 54, 85], [227, 89, 51], [249, 140, 10], [249, 201, 50], [252, 255, 164]];
-  const heat = Array.from({ length: 256 }, (_, v) => {
-    const at = (v / 255) * (INFERNO.length - 1), i = Math.min(Math.floor(at), INFERNO.length - 2);
-    return INFERNO[i].map((low, c) => Math.round(low + (at - i) * (INFERNO[i + 1][c] - low)));
-  });
   const [model, image, block, head] = ["model", "image", "block", "head"].map((name) => $(`map-${name}`));
   const over = $("map-over"), picture = $("map-picture");
   let place = [0.5, 0.5]; // of the query, relative to height and width, because grids differ between blocks
 
   const sample = () => images[Number(model.value)][Number(image.value)];
-  const bytes = new Map();
-  function decode(text) {
-    if (!bytes.has(text)) bytes.set(text, Uint8Array.from(atob(text), (c) => c.charCodeAt(0)));
-    return bytes.get(text);
-  }
   const pictures = new Map();
   function pictureOf(uri) {
     if (!uri) return null;
@@ -130,6 +119,13 @@ if ($("map-picture")) {
       $(`map-${name}-caption`).textContent = caption;
       drawFilm(name, kind);
     }
+    drawPictures(sample(), `${model.value}/${image.value}`, block.value, head.value, pictureOf(sample().picture), pick);
+  }
+
+  function pick(b) {
+    block.value = b;
+    fillHeads();
+    drawMaps();
   }
 
   // All blocks, each as a button that selects it.
@@ -137,20 +133,7 @@ if ($("map-picture")) {
     const film = $(`film-${name}`);
     const able = Object.keys(sample().blocks).filter((b) => sample().blocks[b][kind]);
     $(`film-${name}-name`).hidden = !able.length;
-    const key = `${model.value}/${image.value}/${able.join()}`;
-    if (film.dataset.key !== key) {
-      film.dataset.key = key;
-      film.replaceChildren(...able.map((b) => {
-        const button = Object.assign(document.createElement("button"), { type: "button" });
-        button.dataset.block = b;
-        button.setAttribute("aria-label", `block ${b}`);
-        const canvas = button.appendChild(document.createElement("canvas"));
-        canvas.width = canvas.height = 96;
-        button.append(b);
-        button.addEventListener("click", () => { block.value = b; fillHeads(); drawMaps(); });
-        return button;
-      }));
-    }
+    fillFilm(film, `${model.value}/${image.value}`, able, pick);
     for (const button of film.children) {
       const entry = sample().blocks[button.dataset.block];
       button.setAttribute("aria-pressed", String(button.dataset.block === block.value));
