@@ -1,13 +1,15 @@
 """Attention maps and token similarity of a few sample images, small enough for a report.
 
 Maps between patches: every head, a lattice of query patches, and the whole grid of keys, as bytes. The first head also
-as a whole, with max pooling (anti-oversmoothing, Figure 8). They are for display only; no vital is computed from them.
+as a whole, with max pooling (anti-oversmoothing, Figure 8). Of a clip, the frame in the middle is shown. They are for
+display only; no vital is computed from them.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Sequence
 
 import torch
@@ -21,7 +23,7 @@ from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import batch_inputs, run
 from unsmooth.hosts.modes import eval_mode
-from unsmooth.hosts.token_layout import as_tokens, grid_of, prefix_of
+from unsmooth.hosts.token_layout import as_tokens, extent_of, grid_of, prefix_of
 from unsmooth.results.diagnosis import Sample, SampleBlock
 from unsmooth.seam.intercept import AttentionCall
 from unsmooth.vitals.base import LARGEST_MAPS
@@ -36,16 +38,18 @@ def sample_maps(
     model: nn.Module, anatomy: Anatomy, source: ImageBatches, batch: NamedImages, count: int
 ) -> list[Sample]:
     """Maps of the first `count` images of a batch. Blocks without patches on a grid, or in pieces, are left out."""
-    size = batch.images.shape[-2:]
+    size = extent_of(batch.images, anatomy)
+    if len(size) == 1:
+        return []  # a signal has no picture
     pairs = zip(batch.images[:count], batch.names, strict=False)
-    samples = [Sample(name, _data_uri(source.to_pixels(image)), {}) for image, name in pairs]
+    samples = [Sample(name, _data_uri(source.to_pixels(_picture(image, size))), {}) for image, name in pairs]
     for image, sample in zip(batch.images, samples, strict=False):
         _fill(sample, model, anatomy, image.unsqueeze(0), size)
     return samples
 
 
 def _fill(sample: Sample, model: nn.Module, anatomy: Anatomy, image: Tensor, size: Sequence[int]) -> None:
-    """Add the maps of one image, (1, c, h, w)."""
+    """Add the maps of one input, a batch of one."""
 
     def on_attention(block: Block, attention: Attention, call: AttentionCall) -> None:
         if attention.kind != "global" or map_entries(attention) > LARGEST_MAPS:
@@ -53,10 +57,11 @@ def _fill(sample: Sample, model: nn.Module, anatomy: Anatomy, image: Tensor, siz
         start = prefix_of(block, anatomy)
         whole = call.map().float()
         maps = whole[..., start:, start:]
-        grid = grid_of(maps.shape[-1], size)
         square = maps.shape[-2] == maps.shape[-1]
+        grid, shown = _plane(maps.shape[-1], size)
         if grid is None or not square or maps.ndim != 4 or len(maps) != 1 or not maps.sum().isfinite():
             return
+        maps = maps[..., shown, shown]
         first = F.max_pool2d(whole[:, :1], POOLED, ceil_mode=True)[0]
         heads = maps[0]
         queries, reduced = _reduce(heads[:, _lattice(grid)], grid)
@@ -66,9 +71,10 @@ def _fill(sample: Sample, model: nn.Module, anatomy: Anatomy, image: Tensor, siz
 
     def on_tokens(block: Block, x: Tensor) -> None:
         tokens = as_tokens(x, block.channels)[:, prefix_of(block, anatomy) :].float()
-        grid = grid_of(tokens.shape[1], size)
+        grid, shown = _plane(tokens.shape[1], size)
         if grid is None or len(tokens) != 1 or not tokens.sum().isfinite():
             return
+        tokens = tokens[:, shown]
         u = F.normalize(tokens[0], dim=-1)
         cosine = u[_lattice(grid)] @ u.mT  # the whole matrix is quadratic in the tokens
         queries, reduced = _reduce(cosine.abs().unsqueeze(0), grid)
@@ -78,6 +84,26 @@ def _fill(sample: Sample, model: nn.Module, anatomy: Anatomy, image: Tensor, siz
 
     with eval_mode(model), probe(model, on_tokens, on_attention, anatomy):
         run(model, batch_inputs(model, image))
+
+
+def _plane(tokens: int, size: Sequence[int]) -> tuple[tuple[int, int] | None, slice]:
+    """Rows and columns of the patches that are shown, and which they are: all of an image, a frame of a clip."""
+    grid = grid_of(tokens, size)
+    if grid is None:
+        return None, slice(0)
+    rows, columns = grid[-2:]
+    middle = math.prod(grid[:-2]) // 2 * rows * columns
+    return (rows, columns), slice(middle, middle + rows * columns)
+
+
+def _picture(item: Tensor, size: Sequence[int]) -> Tensor:
+    """An image (c, h, w) of an input: the middle frame of a clip, a spectrogram in grey."""
+    if item.ndim == 4:
+        frames = item if item.shape[1] in (1, 3) else item.movedim(1, 0)
+        return frames[len(frames) // 2]
+    if item.ndim == 2:
+        return (item if tuple(item.shape) == tuple(size) else item.mT).flip(0).unsqueeze(0)  # low frequencies below
+    return item
 
 
 def _rows_and_columns(grid: tuple[int, int]) -> tuple[list[int], list[int]]:
