@@ -19,6 +19,7 @@ from unsmooth._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from unsmooth.diagnosis.diagnose import diagnose
+    from unsmooth.diagnosis.push import push
     from unsmooth.diagnosis.registry import list_vitals
     from unsmooth.errors import UnsmoothError
     from unsmooth.evaluation.bench import bench
@@ -57,6 +58,7 @@ _MODULES = {
     "load": "surgery.storage",
     "parts": "surgery.record",
     "plan": "surgery.plan",
+    "push": "diagnosis.push",
     "remove": "surgery.apply",
     "save": "surgery.storage",
     "train": "training.run",
@@ -81,6 +83,7 @@ __all__ = [
     "load",
     "parts",
     "plan",
+    "push",
     "remove",
     "save",
     "train",

@@ -27,8 +27,11 @@ from unsmooth.spec import SpecItem
 PRETRAINED = "pretrained"  # option of every host: load the weights of its library
 # The classifier of a model type of transformers if there is one, its backbone otherwise.
 AUTO = (
-    "AutoModelForImageClassification", "AutoModelForVideoClassification", "AutoModelForAudioClassification", "AutoModel",
-)  # fmt: skip
+    "AutoModelForImageClassification",
+    "AutoModelForVideoClassification",
+    "AutoModelForAudioClassification",
+    "AutoModel",
+)
 SHORT_TEXT = {"width": 8, "heads": 1, "layers": 1}  # open_clip builds a text tower too, which is not used
 REACH = 3.0  # seconds in which the hub must answer
 ELSEWHERE = ("hf-hub:", "hf_hub:", "local-dir:")  # names of timm whose configuration is a file, here or on the hub

@@ -213,7 +213,8 @@ def _side(owner: Any, name: str) -> Any:
 def _side_of_positions(model: nn.Module) -> int | None:
     """The side of square images with as many patches as the position embedding has rows, less a few other tokens."""
     patch = next((m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == m.stride), None)
-    rows = next((p.shape[-2] for name, p in model.named_parameters() if "pos" in name and p.ndim >= 2), 0)
+    tables = (p for name, p in model.named_parameters() if "pos" in name and "relative" not in name and p.ndim >= 2)
+    rows = next((p.shape[-2] for p in tables), 0)
     if patch is None or not rows:
         return None
     grid = next((math.isqrt(rows - k) for k in range(MAX_OTHER) if math.isqrt(max(rows - k, 0)) ** 2 == rows - k), 0)

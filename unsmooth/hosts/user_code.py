@@ -26,6 +26,12 @@ def runs_code(name: str) -> bool:
     return name.startswith(HUB) or FILE.fullmatch(name) is not None
 
 
+def without_folder(name: str) -> str:
+    """The name with the last part of its path only: `torchhub:NAME_OF_FOLDER:NAME`, `FILE.py:FUNCTION`."""
+    path, _, function = name.removeprefix(HUB).rpartition(":")
+    return f"{HUB if name.startswith(HUB) else ''}{Path(path).name}:{function}"
+
+
 def run_user_code(name: str, options: Mapping[str, Any]) -> nn.Module:
     """The model that the user's function returns for these options."""
     model = _from_hub(name.removeprefix(HUB), options) if name.startswith(HUB) else _from_file(name, options)
