@@ -78,6 +78,7 @@ def trainer(model: Any, folder: Path, steps: int) -> Any:
     return Trainer(model, arguments, train_dataset=Noise())
 
 
+@pytest.mark.slow
 def test_trainer_trains_and_saves(tmp_path: Path) -> None:
     model = treat(host(), REMEDIES)
     before = {name: {k: v.clone() for k, v in part.state_dict().items()} for name, part in unsmooth.parts(model)}
@@ -88,6 +89,7 @@ def test_trainer_trains_and_saves(tmp_path: Path) -> None:
     assert torch.equal(logits(unsmooth.load(saved / "model.safetensors", f"hf:{saved}+{REMEDIES}")), logits(model))
 
 
+@pytest.mark.slow
 def test_trainer_resumes(tmp_path: Path) -> None:
     """On a type that the Trainer can resume: those whose tensors transformers renames when it saves are not."""
     spec = HOSTS["hf_vit"].replace("hf:vit(", "hf:data2vec-vision(drop_path_rate=0.0, ")
