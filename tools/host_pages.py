@@ -23,20 +23,26 @@ from torch import nn
 
 import unsmooth
 from tools.markdown import RESULTS, page, table
+from unsmooth.errors import first_line
 from unsmooth.hosts.inputs import example_input, first_tensor, run
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.record import record_of
 
 RECORD = RESULTS / "hosts.json"
-MARKS = {"all": ("●", "every block"), "some": ("◐", "some blocks"), "none": ("–", "not supported")}
+MARKS = {
+    "all": ("●", "every block"),
+    "some": ("◐", "some blocks"),
+    "none": ("–", "not supported"),
+    "fails": ("✗", "fails"),
+}
 GROUPS: dict[str, dict[str, str]] = tomllib.loads((Path(__file__).parent / "hosts.toml").read_text(encoding="utf-8"))
 HOSTS = {name: spec for hosts in GROUPS.values() for name, spec in hosts.items()}
 # The code that decides how a pair behaves, besides the file of the remedy.
 SHARED = ("hosts", "models", "seam", "surgery", "remedies/base.py", "remedies/kernels", "bands.py")
 PACKAGES = ("torch", "timm", "transformers", "torchvision", "open_clip_torch")
 LEGEND = """
-● works on every block · ◐ works on some blocks · – not supported, for the reason in the note · f can be folded for
-inference (`unsmooth.fold`).
+● works on every block · ◐ works on some blocks · – not supported, for the reason in the note · ✗ is applied but fails a
+check, do not use it · f can be folded for inference (`unsmooth.fold`).
 
 Each pair was run with default options on a shallow or narrow model with random weights. It was applied (outputs equal
 where the remedy declares it), folded (outputs equal) and removed (outputs bit-identical). `unsmooth check SPEC` prints
@@ -129,25 +135,31 @@ def _run_host(row: dict[str, Any]) -> dict[str, Any]:
     for key in unsmooth.list_remedies():
         if key not in cells:
             record_of(model).anatomy = anatomy  # the host is examined once
-            cells[key] = {**_pair(model, plain, key), "code": _code_of(key)}
+            try:
+                cell = _pair(model, plain, key)
+            except Exception as error:  # a defect of ours, shown in the table
+                cell = {"state": "fails", "folds": False, "reasons": [first_line(error)]}
+                torch.manual_seed(0)
+                model = unsmooth.create_model(row["spec"]).eval()
+            cells[key] = {**cell, "code": _code_of(key)}
     return {**row, "remedies": {key: cells[key] for key in unsmooth.list_remedies()}}
 
 
 def _pair(model: nn.Module, plain: torch.Tensor, key: str) -> dict[str, Any]:
-    """Apply, run, fold and remove one remedy; anything but success or a refusal is an error."""
+    """Apply, run, fold and remove one remedy; raises if it is applied and a check fails."""
     try:
         plan = unsmooth.apply(model, key)
     except unsmooth.UnsmoothError as error:
         return {"state": "none", "folds": False, "reasons": [str(error).partition(": ")[2] or str(error)]}
     treated = _outputs(model)
-    assert treated.isfinite().all(), key
+    assert treated.isfinite().all(), "its outputs are not finite"
     largest = max(1.0, float(treated.abs().max()))
-    assert torch.allclose(treated, plain, atol=1e-3 * largest) or not plan.exact, key
+    assert torch.allclose(treated, plain, atol=1e-3 * largest) or not plan.exact, "it changes the outputs when applied"
     folded = unsmooth.fold(model)
     folds = bool(record_of(folded).folded)
-    assert not folds or torch.allclose(_outputs(folded), treated, atol=1e-3 * largest), key
+    assert not folds or torch.allclose(_outputs(folded), treated, atol=1e-3 * largest), "folding changes the outputs"
     unsmooth.remove(model)
-    assert torch.equal(_outputs(model), plain), key
+    assert torch.equal(_outputs(model), plain), "removing it does not restore the outputs"
     reasons = sorted(set(plan.refused.values()))
     return {"state": "some" if reasons else "all", "folds": folds, "reasons": reasons}
 

@@ -9,7 +9,6 @@ from torch import nn
 
 from unsmooth.diagnosis.diagnose import diagnose
 from unsmooth.hosts.user_code import runs_code
-from unsmooth.report.model_card import model_card
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.surgery.hub import check_name, upload
 from unsmooth.surgery.record import applied
@@ -55,6 +54,8 @@ def push(
         ...
         unsmooth.errors.UnsmoothError: 'no name' is not the name of a repository on the hub. Use USER/NAME.
     """
+    from unsmooth.report.model_card import model_card  # the tables need rich, which other names do not
+
     check_name(repository)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
