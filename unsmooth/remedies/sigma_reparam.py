@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Block, Linear
-from unsmooth.remedies.base import Placement, Remedy, WeightPatch, branch_names, is_recomputed, register
+from unsmooth.remedies.base import Placement, Remedy, WeightPatch, branch_names, register
+from unsmooth.seam.carried import is_recomputed
 from unsmooth.utils.options import option, options
 from unsmooth.utils.precision import without_autocast
 

@@ -15,22 +15,25 @@ be in other windows.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
+from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.remedies.base import (
     AttentionPatch,
     OutputPatch,
     Placement,
     Remedy,
+    TokenHook,
     register,
     square_attention,
     token_attention,
 )
+from unsmooth.seam.carried import Carried
 from unsmooth.seam.intercept import Attend
 from unsmooth.utils.options import option, options
 
@@ -46,18 +49,32 @@ class ValueAnchorOptions:
 
 
 class FirstValues(AttentionPatch):
-    """Stores the values of the first block. The attention stays as it is."""
+    """Keeps the values of the first block. The attention stays as it is."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.values: Tensor | None = None
+        self.values = Carried()
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
-        self.values = v
+        self.values.put(v)
         return attend(v)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "values": None}  # values belong to one forward pass of one model
+
+class CarryValues(TokenHook):
+    """Carries the first values from block to block, at the input and output of each. The tokens stay as they are."""
+
+    def __init__(self, first: FirstValues) -> None:
+        super().__init__()
+        self.__dict__["first"] = first  # not a child: it is registered in the first block
+
+    first: FirstValues
+
+    def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
+        if source is None:
+            self.first.values.enter(x)
+        else:
+            self.first.values.leave(x)
+        return x
 
 
 class AnchoredValues(OutputPatch):
@@ -66,7 +83,7 @@ class AnchoredValues(OutputPatch):
     first: FirstValues
 
     def anchor(self, v: Tensor) -> Tensor:
-        values = self.first.values
+        values = self.first.values.latest()
         if values is None or values.shape != v.shape:
             met = "none" if values is None else f"those of the first block are {tuple(values.shape)}"
             raise RuntimeError(f"unsmooth: value_anchor needs first values of the size {tuple(v.shape)}; {met}.")
@@ -112,8 +129,7 @@ class ValueAnchor(Remedy[ValueAnchorOptions]):
     departures = (
         "The equations are from a summary of the papers, not from their text. NeuTRENO uses one constant λ for all "
         "blocks; here λ is learned per block and head. The value residual is learned per block in the paper, per block "
-        "and head here. The first values are kept until the next forward pass: with gradient checkpointing, call "
-        "backward after each forward pass."
+        "and head here."
     )
 
     def exact(self, options: ValueAnchorOptions) -> bool:
@@ -144,9 +160,14 @@ class ValueAnchor(Remedy[ValueAnchorOptions]):
         if anchored and not sources:
             sources = [Placement(anatomy.blocks[0].attention().core, FirstValues())]
             placements = [*sources, *placements]
+        if not anchored:
+            return placements
+        (first,) = (placement.patch for placement in sources)
+        assert isinstance(first, FirstValues)
         for patch in anchored:
-            patch.__dict__["first"] = sources[0].patch  # not a child: it is registered in the first block
-        return placements
+            patch.__dict__["first"] = first  # not a child: it is registered in the first block
+        points = [HookPoint(block.name, side) for block in anatomy.blocks for side in ("input", "output")][1:-1]
+        return [*placements, *(Placement(point, CarryValues(first), "carry") for point in points)]
 
     def flops(self, block: Block, anatomy: Anatomy, options: ValueAnchorOptions) -> int:
         if block is anatomy.blocks[0]:
