@@ -1,4 +1,4 @@
-"""Gradient checkpointing of models whose blocks read what earlier blocks kept: the gradients are right, or it raises."""
+"""Gradient checkpointing of models whose blocks read what earlier blocks kept: right gradients, or an error."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.support.small_hosts import host, treat
 
-CARRIED = ["value_anchor(start=paper)", "value_anchor(kind=residual, start=paper, blocks=2)", "registers",
-           "test_time_register", "registers+value_anchor(start=paper)", "value_anchor(start=paper)+registers"]  # fmt: skip
+CARRIED = [
+    "value_anchor(start=paper)",
+    "value_anchor(kind=residual, start=paper, blocks=2)",
+    "registers",
+    "test_time_register",
+    "registers+value_anchor(start=paper)",
+    "value_anchor(start=paper)+registers",
+]
 
 
 def model_of(case: str) -> nn.Module:

@@ -92,8 +92,8 @@ def test_recipes(tmp_path: Path, text: str) -> None:
 
 
 TOML = st.lists(
-    st.sampled_from(["title", "kind", "groups", "arms", "host", "[", "]", "[[", "]]", "=", "1", "nan", '"', "x", "\n", "{",
-                     "}", ".", "true", "1979-05-27", "0x", "\u0000"]),
+    st.sampled_from(["title", "kind", "groups", "arms", "host", "[", "]", "[[", "]]", "=", "1", "nan", '"', "x", "\n",
+                     "{", "}", ".", "true", "1979-05-27", "0x", "\u0000"]),
     max_size=16,
 ).map(" ".join) | st.text(max_size=60) | st.just("a = " + "[" * 2_000)  # fmt: skip
 
@@ -159,7 +159,8 @@ def picture(form: str, mode: str) -> bytes:
 PICTURES = [
     (form, mode)
     for form, modes in {
-        "PNG": ("L", "RGB", "RGBA", "P", "1", "LA", "I;16"), "JPEG": ("L", "RGB", "CMYK"), "TIFF": ("RGB", "LAB", "F", "I;16"),
+        "PNG": ("L", "RGB", "RGBA", "P", "1", "LA", "I;16"), "JPEG": ("L", "RGB", "CMYK"),
+        "TIFF": ("RGB", "LAB", "F", "I;16"),
         "GIF": ("P", "L"), "WEBP": ("RGB", "RGBA"), "BMP": ("RGB", "1"), "PPM": ("L", "RGB"),
     }.items()
     for mode in modes
@@ -168,7 +169,8 @@ SIZES = st.sampled_from([0, 1, 2, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**32 - 1])
 
 
 @bounded
-@given(which=st.sampled_from(PICTURES), flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 7)), max_size=4),
+@given(which=st.sampled_from(PICTURES),
+       flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 7)), max_size=4),
        cut=st.none() | st.floats(0, 1), size=st.none() | st.tuples(SIZES, SIZES), channels=st.sampled_from([1, 3]))  # fmt: skip
 def test_images(
     tmp_path: Path, which: tuple[str, str], flips: Any, cut: float | None, size: tuple[int, int] | None, channels: int

@@ -99,20 +99,23 @@ def test_a_finished_run_can_be_read_only(whole: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_disk_that_is_full_from_any_event_on(whole: Path, tmp_path: Path) -> None:
-    event, step = 0, 1 if ALL else 23
-    while True:
+    event, step, failed = 0, 1 if ALL else 23, True
+    while failed:
         out = tmp_path / f"run{event}"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # TensorBoard's log ends
-            try:
-                failed = fail_from(event, out, lambda: run(out), errno.ENOSPC)
-            except UnsmoothError as error:
-                assert "No space left on device" in str(error), event
-                failed = True
+        failed, reason = attempt(out, event)
+        assert not reason or "No space left on device" in reason, event
         run(out)
         same_run(whole, out)
         shutil.rmtree(out)
-        if not failed:
-            break
         event += step
     assert event > 60
+
+
+def attempt(out: Path, event: int) -> tuple[bool, str]:
+    """Run on a disk that is full from an event on: whether that happened, and the error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TensorBoard's log ends
+        try:
+            return fail_from(event, out, lambda: run(out), errno.ENOSPC), ""
+        except UnsmoothError as error:
+            return True, str(error)
