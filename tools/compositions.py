@@ -228,9 +228,9 @@ def outcome(compose: Callable[[], None]) -> str:
         except Different as error:
             return f"differs: {error}"
         except Exception as error:
-            ours = isinstance(error, UnsmoothError) or "unsmooth: " in str(error)
-            text = next((line for line in str(error).splitlines() if "unsmooth: " in line), "") if ours else ""
-            return f"{'refused' if ours else 'fails'}: {(text.split('unsmooth: ')[-1] or first_line(error))[:200]}"
+            text = first_line(error).partition("unsmooth: ")[2] or first_line(error)
+            ours = isinstance(error, UnsmoothError) or "unsmooth: " in first_line(error)
+            return f"{'refused' if ours else 'fails'}: {text.partition('. ')[0]}"
     return OK
 
 

@@ -26,6 +26,7 @@ def test_nothing_is_silently_wrong() -> None:
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remedy", REMEDIES)
 def test_pairs_are_as_recorded(remedy: str) -> None:
     recorded = read_record()["pairs"][remedy]

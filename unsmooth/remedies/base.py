@@ -213,7 +213,11 @@ class TokenHook(nn.Module, ABC):
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         """The changed tokens `x`. At an output, `source` is the input of the hooked module."""
 
-    def forward(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any = None) -> Any:
+    def forward(self, module: nn.Module, args: Any, kwargs: Any = None, output: Any = None) -> Any:
+        if kwargs is None:  # quantization registers hooks of a layer again, without their keyword arguments
+            return self.forward(module, args, {})[0]
+        if isinstance(kwargs, Tensor):  # the output, likewise
+            return self.forward(module, args, {}, kwargs)
         if output is None:
             if args:
                 return (self._treated(args[0], None), *args[1:]), kwargs

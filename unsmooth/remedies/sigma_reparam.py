@@ -39,7 +39,7 @@ class SpectralWeight(WeightPatch):
 
     def __init__(self, linear: Linear):
         super().__init__()
-        self.gamma = nn.Parameter(torch.ones(()))
+        self.gamma = nn.Parameter(torch.ones(1))  # FSDP2 shards no scalars
         self.register_buffer("u", torch.ones(linear.outputs))  # set by `start_from`
         self.register_buffer("v", torch.ones(linear.inputs))
 

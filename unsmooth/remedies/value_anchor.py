@@ -63,10 +63,6 @@ class FirstValues(AttentionPatch):
 class CarryValues(TokenHook):
     """Carries the first values from block to block, at the input and output of each. The tokens stay as they are."""
 
-    def __init__(self, first: FirstValues) -> None:
-        super().__init__()
-        self.__dict__["first"] = first  # not a child: it is registered in the first block
-
     first: FirstValues
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
@@ -115,6 +111,12 @@ class ValueResidual(AnchoredValues):
         return attend(own.addcmul(self.anchor(v), self.over_heads(self.lam_1)))
 
 
+def carry(block: Block) -> list[Placement]:
+    """The hooks that carry the first values into a block and out of it."""
+    sides = ("input", "output") if block.index else ("output",)
+    return [Placement(HookPoint(block.name, side), CarryValues(), "carry") for side in sides]
+
+
 @register
 class ValueAnchor(Remedy[ValueAnchorOptions]):
     key = "value_anchor"
@@ -140,14 +142,14 @@ class ValueAnchor(Remedy[ValueAnchorOptions]):
         if attention.kind == "windowed":
             raise NotApplicable("its attention is windowed, and the first values may be in other windows")
         if block is anatomy.blocks[0]:
-            return [Placement(attention.core, FirstValues())]
+            return [Placement(attention.core, FirstValues()), *carry(block)]
         sizes = [(a.windows, a.heads, a.keys, a.value_channels) for a in (anatomy.blocks[0].attention(), attention)]
         if sizes[0] != sizes[1]:
             raise NotApplicable("its values have another size than those of the first block")
         if options.kind == "residual":
-            return [Placement(attention.core, ValueResidual(attention, options.start))]
+            return [Placement(attention.core, ValueResidual(attention, options.start)), *carry(block)]
         square_attention(block, "values cannot be added to its output")
-        return [Placement(attention.core, Neutreno(attention, options.start))]
+        return [Placement(attention.core, Neutreno(attention, options.start)), *carry(block)]
 
     def connect(self, placements: list[Placement], anatomy: Anatomy) -> list[Placement]:
         sources = [placement for placement in placements if isinstance(placement.patch, FirstValues)]
@@ -162,12 +164,12 @@ class ValueAnchor(Remedy[ValueAnchorOptions]):
             placements = [*sources, *placements]
         if not anchored:
             return placements
-        (first,) = (placement.patch for placement in sources)
-        assert isinstance(first, FirstValues)
-        for patch in anchored:
-            patch.__dict__["first"] = first  # not a child: it is registered in the first block
-        points = [HookPoint(block.name, side) for block in anatomy.blocks for side in ("input", "output")][1:-1]
-        return [*placements, *(Placement(point, CarryValues(first), "carry") for point in points)]
+        carried = {p.target.module for p in placements if isinstance(p.target, HookPoint)}
+        placements = [*placements, *(p for b in anatomy.blocks if b.name not in carried for p in carry(b))]
+        for placement in placements:
+            if isinstance(placement.patch, AnchoredValues | CarryValues):
+                placement.patch.__dict__["first"] = sources[0].patch  # not a child: it is registered in the first block
+        return placements
 
     def flops(self, block: Block, anatomy: Anatomy, options: ValueAnchorOptions) -> int:
         if block is anatomy.blocks[0]:
