@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from unsmooth.errors import UnsmoothError
     from unsmooth.evaluation.bench import bench
     from unsmooth.evaluation.evaluate import evaluate
+    from unsmooth.monitoring.monitor import Monitor
     from unsmooth.remedies import list_remedies
     from unsmooth.results.diagnosis import Diagnosis
     from unsmooth.surgery.apply import apply, remove
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 # Public name: module that defines it.
 _MODULES = {
     "Diagnosis": "results.diagnosis",
+    "Monitor": "monitoring.monitor",
     "UnsmoothError": "errors",
     "applied": "surgery.record",
     "apply": "surgery.apply",
@@ -64,6 +66,7 @@ _MODULES = {
 
 __all__ = [
     "Diagnosis",
+    "Monitor",
     "UnsmoothError",
     "applied",
     "apply",

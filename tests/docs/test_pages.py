@@ -121,7 +121,14 @@ def test_the_guide_has_the_readings_of_all_pictures() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["get-started.md", "guides/diagnose.md", "guides/evaluation.md", "guides/notebooks.md", "guides/remedies.md"],
+    [
+        "get-started.md",
+        "guides/diagnose.md",
+        "guides/evaluation.md",
+        "guides/monitor.md",
+        "guides/notebooks.md",
+        "guides/remedies.md",
+    ],
 )
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -20,8 +20,8 @@ from tests.training.test_distributed import free_port
 from unsmooth.data.batches import _raise_fatal
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts import build
+from unsmooth.monitoring.writers import Records, TensorBoard
 from unsmooth.spec import SpecItem
-from unsmooth.training.tensorboard import TensorBoardLog
 
 
 def test_an_optimizer_of_second_order_is_refused(tmp_path: Path) -> None:
@@ -59,17 +59,20 @@ def test_a_full_disk_at_the_tensorboard_file_ends_the_log_only(tmp_path: Path) -
         add_scalar = flush = close = full
         file_writer = type("Writer", (), {"event_writer": None})()
 
-    with TensorBoardLog(tmp_path, 0, False) as log:
+    def full_log() -> Records:
+        log = TensorBoard(tmp_path)
         log.writer.close()
         log.writer = Full()
-        with pytest.warns(UserWarning, match="not written any more: No space left on device"):
-            log.add({"epoch": 1, "train_loss": 1.0})
-        log.add({"epoch": 2, "train_loss": 1.0})
-    log = TensorBoardLog(tmp_path, 0, False)
-    log.writer.close()
-    log.writer = Full()
+        return Records([log])
+
+    log = full_log()
+    with pytest.warns(UserWarning, match="not written any more: No space left on device"):
+        log.write(1, {"train_loss": 1.0})
+    log.write(2, {"train_loss": 1.0})
+    log.close()
+    log = full_log()
     with pytest.warns(UserWarning, match="No space left"):
-        log.__exit__(None, None, None)
+        log.close()
 
 
 def test_a_sharded_model_is_diagnosed_and_saved(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.token_layout import as_tokens, distances, grid_of, prefix_of
 from unsmooth.results.diagnosis import Series, Spread
 from unsmooth.seam.intercept import AttentionCall
-from unsmooth.utils.precision import full
+from unsmooth.utils.precision import full, without_autocast
 from unsmooth.utils.threads import one_thread
 from unsmooth.vitals.base import (
     LARGEST_MAPS,
@@ -243,7 +243,8 @@ class _Pass:
             if not finite[:k].any():
                 self.skip(vital, block, NOT_FINITE)
             elif vital.of == "blocks":
-                self.collector(vital).map(block.index, maps[:k].mean(dim=1))  # over windows
+                with without_autocast(maps):
+                    self.collector(vital).map(block.index, maps[:k].mean(dim=1))  # over windows
             else:
                 self.measure_heads(vital, block, maps[:k] if finite[:k].all() else maps[:k][finite[:k]])
 
@@ -273,7 +274,8 @@ class _Pass:
                 self.measure(vital, block, "", k, patches.unflatten(1, grid))
         for vital, k in self.due("blocks"):  # all images, finite or not, because labels follow their order
             whole = x.reshape(self.batch, -1, x.shape[-1])  # the pieces of an image together
-            self.collector(vital).tokens(block.index, whole[:k], block.class_token and self.prefix)
+            with without_autocast(x):
+                self.collector(vital).tokens(block.index, whole[:k], block.class_token and self.prefix)
             if not _all_finite(x):
                 self.skip(vital, block, NOT_FINITE)
         self.decomposed.clear()
@@ -378,7 +380,8 @@ class _Pass:
                     raise Undefined("its tokens are not on a grid")
                 arguments = (patches, distances(grid, self.size).to(patches.device))
             step = max(1, CHUNK // arguments[0][0].numel())
-            chunks = [_named(vital.measure(chunk, *arguments[1:])) for chunk in arguments[0].split(step)]
+            with without_autocast(a):
+                chunks = [_named(vital.measure(chunk, *arguments[1:])) for chunk in arguments[0].split(step)]
         except Undefined as reason:
             self.skip(vital, block, str(reason))
             return
@@ -414,7 +417,8 @@ class _Pass:
             self.skip(vital, block, NOT_FINITE)
             return
         try:
-            values = vital.measure(*(arguments if finite.all() else (a[finite] for a in arguments)))
+            with without_autocast(finite):
+                values = vital.measure(*(arguments if finite.all() else (a[finite] for a in arguments)))
         except Undefined as reason:
             self.skip(vital, block, str(reason))
             return
