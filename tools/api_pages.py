@@ -25,7 +25,7 @@ GROUPS = {
         ),
     ),
     "models": ("Models and files", ("create_model", "save", "load", "import_checkpoint")),
-    "training": ("Training and comparing", ("train", "compare")),
+    "training": ("Training and comparing", ("train", "compare", "prescribe")),
     "monitor": ("Monitoring", ("Monitor",)),
     "evaluation": ("Evaluation and cost", ("evaluate", "bench")),
     "errors": ("Errors", ("UnsmoothError",)),
@@ -40,7 +40,7 @@ ALSO = {
         "unsmooth.integrations.lightning.UnsmoothCallback",
     ),
 }
-RESULTS = ("Evaluation", "Bench", "Trial", "Reproduction")
+RESULTS = ("Evaluation", "Bench", "Trial", "Prescription", "Reproduction")
 PARTS = ("unsmooth.results.diagnosis.Finding", "unsmooth.surgery.plan.Plan")
 THEORY = (
     "anti_oversmoothing",

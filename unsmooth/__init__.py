@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from unsmooth.surgery.storage import load, save
     from unsmooth.training.run import train
     from unsmooth.trials.compare import compare
+    from unsmooth.trials.prescribe import prescribe
 
 # Public name: module that defines it.
 _MODULES = {
@@ -59,6 +60,7 @@ _MODULES = {
     "load": "surgery.storage",
     "parts": "surgery.record",
     "plan": "surgery.plan",
+    "prescribe": "trials.prescribe",
     "remove": "surgery.apply",
     "save": "surgery.storage",
     "train": "training.run",
@@ -84,6 +86,7 @@ __all__ = [
     "load",
     "parts",
     "plan",
+    "prescribe",
     "remove",
     "save",
     "train",

@@ -127,6 +127,7 @@ def test_the_guide_has_the_readings_of_all_pictures() -> None:
         "guides/evaluation.md",
         "guides/monitor.md",
         "guides/notebooks.md",
+        "guides/prescribe.md",
         "guides/remedies.md",
     ],
 )

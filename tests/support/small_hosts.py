@@ -18,11 +18,8 @@ import torch
 from torch import Tensor, nn
 
 import unsmooth
-<<<<<<< HEAD
 from tests.support.other_hosts import OTHER_HOSTS
-=======
 from unsmooth.hosts.anatomy import Anatomy, examine
->>>>>>> main
 from unsmooth.hosts.inputs import Example, example_input, first_tensor, run
 
 _TIMM = "img_size=32, patch_size=8, embed_dim=48, depth=2, num_classes=5"
@@ -181,6 +178,7 @@ CASES: tuple[str, ...] = (
     "registers",
     "test_time_register",
     "attention_diversity",
+    "gram_anchor",
     "augmented_shortcut(start=identity, branch=attn)",
     "augmented_shortcut(scale=0.75, branch=mlp, count=3, blocks_per_side=2)",
     "token_graying(transform=svd)",

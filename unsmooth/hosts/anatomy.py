@@ -179,10 +179,7 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
             f"{type(model).__name__} ran no attention that unsmooth recognises (scaled_dot_product_attention, or "
             f"softmax followed by a product): {why_unseen(model, traced.softmaxes)}"
         )
-<<<<<<< HEAD
-    traced, names, owners = _trace_blocks(model, example, names, modules, run)
-=======
->>>>>>> main
+    traced, names, owners = _final_blocks(model, example, traced, names, modules, run)
     patch_embed = find_patch_embedding(traced, modules)
     class_parameter = any(name.split(".")[-1] in CLASS_TOKENS for name, _ in model.named_parameters())
     blocks: list[Block] = []
@@ -203,30 +200,34 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
             blocks.append(block)
     if not blocks:
         raise UnsmoothError(f"{type(model).__name__} has no block to treat: {'; '.join(dict.fromkeys(skipped))}")
-    return Anatomy(tuple(blocks), patch_embed, tuple(skipped), _sums_of_holders(model, example, blocks, traced))
+    return Anatomy(tuple(blocks), patch_embed, tuple(skipped), _sums_of_holders(blocks, traced))
 
 
-def _trace_blocks(
-    model: nn.Module, example: Example, names: list[str], modules: dict[str, nn.Module], run: set[str]
+def _final_blocks(
+    model: nn.Module, example: Example, traced: Trace, names: list[str], modules: dict[str, nn.Module], run: set[str]
 ) -> tuple[Trace, list[str], dict[int, str]]:
-    """The trace with the residual sums of blocks, the names of the blocks, and the block of each attention.
+    """The trace, the names of the blocks, and the block of each attention.
 
-    Where a block is `nn.ModuleList([attention, mlp])` and the sums are outside of its members, the list is the block.
+    A module inside a block that has residual sums of its own around its attention is the block, as in MaxViT. Where a
+    block is `nn.ModuleList([attention, mlp])` and the sums are outside of its members, the list is the block, and
+    the host is traced again with it.
     """
-    inner = _blocks_inside(model, example, names, modules, run)
+    inner = _blocks_inside(traced, names, modules, run)
     names = list(dict.fromkeys(part for name in names for part in inner.get(name, [name])))
-    traced = trace(model, example, names)
-    spans = {call.name: call for call in traced.calls if call.name in names}
     lists: dict[str, str] = {}
-    for name, call in spans.items():
-        parent = name.rpartition(".")[0]
-        listed = isinstance(modules[parent], nn.ModuleList) and parent not in run
-        listed = listed and isinstance(modules[parent.rpartition(".")[0]], nn.ModuleList)
-        if listed and not any(call.start < at < call.end for at in traced.sums):
-            lists[name] = parent
+    for call in traced.calls:
+        parent = call.name.rpartition(".")[0]
+        if (
+            call.name in names
+            and isinstance(modules[parent], nn.ModuleList)
+            and parent not in run
+            and isinstance(modules[parent.rpartition(".")[0]], nn.ModuleList)
+            and not call.sums
+        ):
+            lists[call.name] = parent
     while lists:
         merged = list(dict.fromkeys(lists.get(name, name) for name in names))
-        again = trace(model, example, merged)
+        again = trace(model, example, {*lists.values()})
         times = Counter(call.name for call in again.calls)
         wrong = {
             parent
@@ -246,41 +247,33 @@ def _trace_blocks(
 
 
 def _blocks_inside(
-    model: nn.Module, example: Example, names: list[str], modules: dict[str, nn.Module], run: set[str]
+    traced: Trace, names: list[str], modules: dict[str, nn.Module], run: set[str]
 ) -> dict[str, list[str]]:
-    """Blocks that hold several modules with an attention and residual sums each, as in MaxViT: these are the blocks."""
-    traced = trace(model, example)
+    """Blocks that hold several modules with an attention and residual sums each: these modules."""
+    summing = {call.name for call in traced.calls if call.sums}
     found: dict[str, list[str]] = {}
     for name in names:
         events = _distinct([e for e in traced.attentions if _block_of(e.core, modules, run) == name])
         parts = [_attention_branch(name, event.core, modules) for event in events]
-        if len(set(parts)) == len(events) > 1 and not any(
-            e.core == part for e, part in zip(events, parts, strict=True)
-        ):
+        own = all(event.core != part and part in summing for event, part in zip(events, parts, strict=True))
+        if own and len(set(parts)) == len(events) > 1:
             found[name] = parts
-    if found:
-        again = trace(model, example, [part for parts in found.values() for part in parts])
-        spans = {call.name: call for call in again.calls}
-        for name, parts in list(found.items()):
-            if not all(any(spans[p].start < at < spans[p].end for at in again.sums) for p in parts):
-                del found[name]
     return found
 
 
-def _sums_of_holders(
-    model: nn.Module, example: Example, blocks: list[Block], traced: Trace
-) -> dict[str, tuple[str, ...]]:
+def _sums_of_holders(blocks: list[Block], traced: Trace) -> dict[str, tuple[str, ...]]:
     """The residual sums of the modules that run list blocks, as a patch of such a module counts them: "3.mlp"."""
-    labels: dict[int, str] = {}
-    for block in blocks:
-        if block.holder:
-            call = next(call for call in traced.calls if call.name == block.name)
-            own = [n for n, at in zip(traced.sum_numbers, traced.sums, strict=True) if call.start < at < call.end]
-            labels |= {number: f"{block.index}.{name}" for number, name in zip(own, block.residuals, strict=False)}
+    calls = {call.name: call for call in traced.calls}
+    held = [block for block in blocks if block.holder]
+    labels = {
+        at: f"{block.index}.{name}"
+        for block in held
+        for at, name in zip(calls[block.name].sums, block.residuals, strict=True)
+    }
     sums: dict[str, tuple[str, ...]] = {}
-    for holder in dict.fromkeys(block.holder for block in blocks if block.holder):
-        found = tuple(labels.get(number, "other") for number in trace(model, example, [holder]).sum_numbers)
-        wanted = [f"{b.index}.{name}" for b in blocks if b.holder == holder for name in b.residuals]
+    for holder in dict.fromkeys(block.holder for block in held):
+        found = tuple(labels.get(at, "other") for at in calls[holder].sums)
+        wanted = [f"{b.index}.{name}" for b in held if b.holder == holder for name in b.residuals]
         if [label for label in found if label != "other"] == wanted:  # or else a patch would miss some of them
             sums[holder] = found
     return sums

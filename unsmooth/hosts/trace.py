@@ -85,14 +85,9 @@ class Trace:
     calls: list[ModuleCall] = field(default_factory=list)
     attentions: list[AttentionEvent] = field(default_factory=list)
     linears: list[LinearEvent] = field(default_factory=list)
-<<<<<<< HEAD
-    sums: list[int] = field(default_factory=list)  # the residual sums of blocks
-    sum_numbers: list[int] = field(default_factory=list)  # of each, among all additions of the forward pass
     softmaxes: int = 0
     exits: dict[str, tuple[str, str]] = field(default_factory=dict)  # of list blocks: where their tokens come out
     holders: dict[str, str] = field(default_factory=dict)  # of list blocks: the module that runs their members
-=======
->>>>>>> main
 
 
 def _shape(value: Any) -> Shape | None:
@@ -112,23 +107,22 @@ class _Product:
     scale_k: float
 
 
+@dataclass
+class _Running:
+    """A call that has not ended, and its residual stream, under all its names."""
+
+    call: ModuleCall
+    stream: list[Tensor | None]
+
+
 class _Recorder(AttentionInterceptor):
-<<<<<<< HEAD
     follows_products = True
 
-    def __init__(self, model: nn.Module, trace: Trace, blocks: Collection[str]):
+    def __init__(self, model: nn.Module, trace: Trace, lists: Collection[str]):
         super().__init__()
-        self.trace, self.blocks, self.clock, self.stack = trace, blocks, 0, [""]
-        self.stream: list[Tensor | None] = []  # the residual stream of the running block, under all its names
-        self.additions = 0
-        self.list_block: ModuleCall | None = None  # the block that is a list of modules and not a module, if one runs
-=======
-    def __init__(self, model: nn.Module, trace: Trace):
-        super().__init__()
-        self.trace, self.clock, self.stack = trace, 0, [""]
->>>>>>> main
-        self.open: list[ModuleCall] = []
-        self.streams: list[list[Tensor | None]] = []  # the residual stream of each open call, under all its names
+        self.trace, self.lists, self.clock, self.stack = trace, lists, 0, [""]
+        self.list_block: _Running | None = None  # the block that is a list of modules and not a module, if one runs
+        self.open: list[_Running] = []
         self.parameters = {id(p): name for name, p in model.named_parameters(remove_duplicate=False)}
         self.reset_scores()
 
@@ -150,58 +144,49 @@ class _Recorder(AttentionInterceptor):
         self.clock += 1
         return self.clock
 
+    def running(self) -> list[_Running]:
+        return self.open if self.list_block is None else [*self.open, self.list_block]
+
     def enter(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             x = first_tensor((args, kwargs))
             self.passes(name, "input", x)
-            if (parent := name.rpartition(".")[0]) in self.blocks and parent not in self.stack:
+            if (parent := name.rpartition(".")[0]) in self.lists:
                 self.enter_list(parent, x)
-            call = ModuleCall(name, module, self.tick(), input=_shape((args, kwargs)))
+            call = ModuleCall(name, module, self.tick(), input=_shape(x))
             self.trace.calls.append(call)
-            self.open.append(call)
-            self.streams.append([first_tensor((args, kwargs))])
+            self.open.append(_Running(call, [x]))
             self.stack.append(name)
-<<<<<<< HEAD
-            if name in self.blocks:
-                self.stream = [x]
-=======
->>>>>>> main
 
         return hook
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        call = self.open.pop()
+        call = self.open.pop().call
         call.end, call.output = self.tick(), _shape(output)
-<<<<<<< HEAD
         self.passes(call.name, "output", first_tensor(output))
-        if self.stack.pop() in self.blocks:
-            self.stream = []
-        if self.list_block is not None and self.trace.holders[self.list_block.name] == call.name:
+        self.stack.pop()
+        if self.list_block is not None and self.trace.holders[self.list_block.call.name] == call.name:
             self.leave_list()
 
     def enter_list(self, name: str, x: Tensor | None) -> None:
         """A member of a list block runs: the block starts, unless it runs already."""
-        if self.list_block is not None and self.list_block.name == name:
+        if self.list_block is not None and self.list_block.call.name == name:
             return
         self.leave_list()
-        self.list_block = ModuleCall(name, nn.Identity(), self.tick(), input=_shape(x))
-        self.trace.calls.append(self.list_block)
+        call = ModuleCall(name, nn.Identity(), self.tick(), input=_shape(x))
+        self.list_block = _Running(call, [x])
+        self.trace.calls.append(call)
         self.trace.holders[name] = self.stack[-1]
-        self.stream = [x]
 
     def leave_list(self) -> None:
         if self.list_block is not None:
-            self.list_block.end = self.tick()
-            self.list_block, self.stream = None, []
+            self.list_block.call.end = self.tick()
+            self.list_block = None
 
     def passes(self, name: str, side: str, x: Tensor | None) -> None:
         """The first module after the last sum of a list block that reads or returns its tokens is its exit."""
-        if self.list_block is not None and x is not None and any(x is known for known in self.stream):
-            self.trace.exits.setdefault(self.list_block.name, (name, side))
-=======
-        self.streams.pop()
-        self.stack.pop()
->>>>>>> main
+        if self.list_block is not None and x is not None and any(x is known for known in self.list_block.stream):
+            self.trace.exits.setdefault(self.list_block.call.name, (name, side))
 
     def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         name = self.parameters.get(id(weight), "")
@@ -248,29 +233,20 @@ class _Recorder(AttentionInterceptor):
 
     def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         out = super().on_add(func, args, kwargs)
-<<<<<<< HEAD
-        self.additions += 1
-        if residual_side(self.stream, args) is not None:
-            self.trace.sums.append(self.tick())
-            self.trace.sum_numbers.append(self.additions)
-            self.stream = [out]
-            if self.list_block is not None:
-                self.trace.exits.pop(self.list_block.name, None)
-=======
         at = self.tick()
-        for i, stream in enumerate(self.streams):
-            if residual_side(stream, args) is not None:
-                self.open[i].sums.append(at)
-                self.streams[i] = [out]
->>>>>>> main
+        for running in self.running():
+            if residual_side(running.stream, args) is not None:
+                running.call.sums.append(at)
+                running.stream = [out]
+                self.trace.exits.pop(running.call.name, None)  # a list block goes on
         self.follow_map(args, out)
         return out
 
     def on_alias(self, source: Tensor, result: Tensor) -> None:
         self.scaled += [(result, factor) for tensor, factor in self.scaled if tensor is source]
-        for stream in self.streams:
-            if any(source is known for known in stream):
-                stream.append(result)
+        for running in self.running():
+            if any(source is known for known in running.stream):
+                running.stream.append(result)
 
     def on_other(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = super().on_other(func, args, kwargs)
@@ -299,7 +275,7 @@ class _Recorder(AttentionInterceptor):
             )
         out = super().on_attention(call)
         shape = tuple(call.v.shape)
-        start = self.open[-1].start if self.open else 0
+        start = self.open[-1].call.start if self.open else 0
         order = sum(event.at > start and event.core == self.stack[-1] for event in self.trace.attentions)
         tokens_last = call.v.stride(-1) != 1 and self.side == "left"  # a map on the right takes channels first
         event = AttentionEvent(
@@ -351,18 +327,13 @@ def _hooked(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
             handle.remove()
 
 
-<<<<<<< HEAD
-def trace(model: nn.Module, example: Example, blocks: Collection[str] = ()) -> Trace:
-    """Trace one forward pass of `model` on `example`, with the residual sums of the named blocks.
+def trace(model: nn.Module, example: Example, lists: Collection[str] = ()) -> Trace:
+    """Trace one forward pass of `model` on `example`.
 
-    A block may be the name of an `nn.ModuleList`, which starts when the first of its members runs.
+    `lists` names each `nn.ModuleList` that is a block: its call starts when the first of its members runs.
     """
-=======
-def trace(model: nn.Module, example: Example) -> Trace:
-    """Trace one forward pass of `model` on `example`."""
->>>>>>> main
     result = Trace()
-    recorder = _Recorder(model, result)
+    recorder = _Recorder(model, result, lists)
     with eval_mode(model), _hooked(model, recorder), recorder:
         run(model, example)
     return result

@@ -310,6 +310,16 @@ class FromHost(ABC):
         """Set the initial parameters. `host` is the weight that it acts on, or else the module that it hooks."""
 
 
+class FromModel(ABC):
+    """A patch that keeps something of the whole model outside the state dict, such as a frozen copy.
+
+    It is set when it is attached, and again whenever weights are loaded.
+    """
+
+    @abstractmethod
+    def start_from_model(self, model: nn.Module) -> None: ...
+
+
 class WeightPatch(nn.Module, FromHost):
     """Changes the weight of a linear layer: its forward maps the host's weight, which still learns, to a new one."""
 

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-<<<<<<< HEAD
 from dataclasses import dataclass, replace
-from typing import Any
-=======
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
->>>>>>> main
 
 import torch
 from markupsafe import Markup

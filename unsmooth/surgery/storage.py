@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError, first_line
+from unsmooth.remedies.base import FromModel
 from unsmooth.spec import ModelSpec, parse
 from unsmooth.surgery.apply import apply, remove, start_again
 from unsmooth.surgery.create import build_model, create_model
@@ -274,6 +275,7 @@ def fill(model: nn.Module, weights: dict[str, Tensor], path: Path) -> nn.Module:
     if wrong:
         raise UnsmoothError(f"{path} does not fit {str(applied(model)) or type(model).__name__}: {'; '.join(wrong)}")
     model.load_state_dict(weights)
+    start_again(model, FromModel)  # what they keep is not in the file
     return model
 
 
