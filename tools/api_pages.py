@@ -24,7 +24,7 @@ GROUPS = {
             "list_remedies",
         ),
     ),
-    "models": ("Models and files", ("create_model", "save", "load", "import_checkpoint")),
+    "models": ("Models and files", ("create_model", "save", "load", "push", "import_checkpoint")),
     "training": ("Training and comparing", ("train", "compare", "prescribe")),
     "monitor": ("Monitoring", ("Monitor",)),
     "evaluation": ("Evaluation and cost", ("evaluate", "bench")),

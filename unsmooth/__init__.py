@@ -19,6 +19,7 @@ from unsmooth._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from unsmooth.diagnosis.diagnose import diagnose
+    from unsmooth.diagnosis.push import push
     from unsmooth.diagnosis.registry import list_vitals
     from unsmooth.errors import UnsmoothError
     from unsmooth.evaluation.bench import bench
@@ -61,6 +62,7 @@ _MODULES = {
     "parts": "surgery.record",
     "plan": "surgery.plan",
     "prescribe": "trials.prescribe",
+    "push": "diagnosis.push",
     "remove": "surgery.apply",
     "save": "surgery.storage",
     "train": "training.run",
@@ -87,6 +89,7 @@ __all__ = [
     "parts",
     "plan",
     "prescribe",
+    "push",
     "remove",
     "save",
     "train",

@@ -19,7 +19,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import run_images
 from unsmooth.hosts.modes import eval_mode
-from unsmooth.hosts.token_layout import as_tokens, distances, grid_of, prefix_of
+from unsmooth.hosts.token_layout import as_tokens, distances, extent_of, grid_of, on_planes, prefix_of
 from unsmooth.results.diagnosis import Series, Spread
 from unsmooth.seam.intercept import AttentionCall
 from unsmooth.utils.precision import full, without_autocast
@@ -186,7 +186,7 @@ class _Pass:
         self.end_batch(batch)
 
     def begin_batch(self, batch: NamedImages) -> None:
-        self.size = batch.images.shape[-2:]
+        self.size = extent_of(batch.images, self.anatomy)
         self.batch = len(batch.images)
         self.first: Tensor | None = None
         self.before: Tensor | None = None
@@ -282,7 +282,7 @@ class _Pass:
             if grid is None:
                 self.skip(vital, block, "its tokens are not on a grid")
             else:
-                self.measure(vital, block, "", k, patches.unflatten(1, grid))
+                self.measure(vital, block, "", k, on_planes(patches, grid))
         for vital, k in self.due("blocks"):  # all images, finite or not, because labels follow their order
             whole = x.reshape(self.batch, -1, x.shape[-1])  # the pieces of an image together
             with without_autocast(x):
