@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test tests test-all test-fast faults lint format bench docs hosts site clean
+.PHONY: help setup demo test tests test-all test-fast faults lint format bench docs hosts compositions site clean
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -63,6 +63,10 @@ docs: .venv/ready  ## write the generated pages of docs/
 hosts: .venv/ready  ## run every pair of host and remedy (minutes), record it, and write the pages
 	$(BIN)/python -m tools.host_pages
 	$(BIN)/python -m tools.other_host_pages
+	$(BIN)/python -m tools.generate
+
+compositions: .venv/ready  ## run every pair of remedy and other change (minutes), record it, and write the pages
+	$(BIN)/python -m tools.compositions
 	$(BIN)/python -m tools.generate
 
 site: .venv/ready  ## build the documentation site in site/

@@ -107,6 +107,7 @@ def test_pretrained_torchvision_models_take_another_number_of_classes(monkeypatc
         return original(name, weights=None, **options)
 
     monkeypatch.setattr(torchvision.models, "get_model", without_download)
+    monkeypatch.setattr(build, "_reachable", lambda address: True)
     for name, path in {"vit_b_32": "heads.head", "swin_t": "head"}.items():
         model = build.create_host(SpecItem(f"torchvision:{name}", {"num_classes": 7}), pretrained=True)
         assert model.get_submodule(path).out_features == 7
@@ -125,3 +126,19 @@ def test_the_hub_without_a_network_fails_at_once(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(UnsmoothError):
             build.create_host(SpecItem(name, {}))
     assert not waits
+
+
+def test_torchvision_weights_without_a_network_fail_before_the_host_is_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(build, "_reachable", lambda address: False)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(torchvision.models, "get_model", lambda *_, **__: pytest.fail("the host was built"))
+    with pytest.raises(UnsmoothError, match=r"not on this machine, and download\.pytorch\.org cannot be reached"):
+        build.create_host(SpecItem("torchvision:vit_b_16", {}), pretrained=True)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/vit_b_16-c867db91.pth").touch()
+    built: list[str] = []
+    monkeypatch.setattr(torchvision.models, "get_model", lambda name, **_: built.append(name))
+    build.create_host(SpecItem("torchvision:vit_b_16", {}), pretrained=True)
+    assert built == ["vit_b_16"]

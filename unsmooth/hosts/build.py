@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from timm.layers import to_2tuple
+import torch
 from torch import nn
 
 from unsmooth.errors import UnsmoothError, first_line, missing_package, unknown
@@ -126,11 +127,23 @@ def _torchvision(name: str, pretrained: bool, offline: bool, options: dict[str, 
     if name not in known:
         raise unknown("torchvision model", name, known)
     check_options(f"torchvision:{name}", options, constructor_options(models.get_model_builder(name)))
+    if pretrained:
+        _check_download(f"torchvision:{name}", models.get_model_weights(name).DEFAULT.url)
     classes = options.pop("num_classes", None) if pretrained else None  # torchvision refuses it beside weights
     model: nn.Module = models.get_model(name, weights="DEFAULT" if pretrained else None, **options)
     if classes is not None:
         _replace_head(model, classes)
     return model
+
+
+def _check_download(host: str, address: str) -> None:
+    """Raise if weights are neither on this machine nor to be had: torchvision would build the whole host first."""
+    file = Path(torch.hub.get_dir()) / "checkpoints" / address.rpartition("/")[2]
+    if not file.exists() and not _reachable(address):
+        raise UnsmoothError(
+            f"the weights of {host} are not on this machine, and {urlsplit(address).hostname} cannot be reached. "
+            f"Connect to a network, or copy them to {file}."
+        )
 
 
 def _replace_head(model: nn.Module, classes: int) -> None:

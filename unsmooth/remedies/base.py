@@ -30,6 +30,7 @@ from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import as_tokens, prefix_of
+from unsmooth.seam.carried import is_recomputed, pass_on
 from unsmooth.seam.intercept import Attend, AttentionCall, SdpaOptions, softmax_call
 from unsmooth.seam.patched import ResidualScale, not_scriptable
 from unsmooth.utils.options import options
@@ -213,16 +214,23 @@ class TokenHook(nn.Module, ABC):
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         """The changed tokens `x`. At an output, `source` is the input of the hooked module."""
 
-    def forward(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any = None) -> Any:
+    def forward(self, module: nn.Module, args: Any, kwargs: Any = None, output: Any = None) -> Any:
+        if kwargs is None:  # quantization registers hooks of a layer again, without their keyword arguments
+            return self.forward(module, args, {})[0]
+        if isinstance(kwargs, Tensor):  # the output, likewise
+            return self.forward(module, args, {}, kwargs)
         if output is None:
             if args:
-                return (self.treat(args[0], None), *args[1:]), kwargs
+                return (self._treated(args[0], None), *args[1:]), kwargs
             name = next(iter(kwargs))
-            return args, {**kwargs, name: self.treat(kwargs[name], None)}
+            return args, {**kwargs, name: self._treated(kwargs[name], None)}
         source = args[0] if args else next(iter(kwargs.values()))
         if isinstance(output, tuple):
-            return (self.treat(output[0], source), *output[1:])
-        return self.treat(output, source)
+            return (self._treated(output[0], source), *output[1:])
+        return self._treated(output, source)
+
+    def _treated(self, x: Tensor, source: Tensor | None) -> Tensor:
+        return pass_on(x, self.treat(x, source))
 
 
 class BandGain(TokenHook):
@@ -259,11 +267,6 @@ class TokenBuffer(TokenHook):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "tokens": None}  # tokens belong to one forward pass of one model
-
-
-def is_recomputed() -> bool:
-    """Whether a checkpointed block runs again in the backward pass: its tokens were stored before."""
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 class MapBuffer(AttentionPatch):

@@ -56,7 +56,7 @@ class MeanFromMap(AttentionPatch):
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
         out, mean = attend(v), -self.share * v.mean(dim=-2, keepdim=True)
         # The output is not used elsewhere, so it can be changed in place if no gradient needs it.
-        return out + mean if torch.is_grad_enabled() else out.add_(mean)
+        return out + mean if torch.is_grad_enabled() or torch.jit.is_tracing() else out.add_(mean)
 
     def matrix(self, weights: Tensor) -> Tensor:
         return weights - self.share / weights.shape[-1]
@@ -234,7 +234,10 @@ def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> boo
         _exchange(parent, target, attachment.child, patch, PreparedPaths(patch))
     elif isinstance(patch, BandGain):
         low, high = (torch.as_tensor(g, dtype=torch.get_default_dtype()) for g in patch.gains())
-        rows, columns = _adjacent_linear(model, attachment.target, patch, anatomy)
+        try:
+            rows, columns = _adjacent_linear(model, attachment.target, patch, anatomy)
+        except NotApplicable as reason:
+            raise CannotFold(str(reason)) from reason
         _scale(rows, high if torch.equal(low, high) else _checked(high), columns)
         reference = rows.weight
         share = torch.where(low == high, 0.0, low / high - 1).to(reference.device, reference.dtype)
@@ -273,9 +276,11 @@ def _adjacent_linear(model: nn.Module, target: str, hook: nn.Module, anatomy: An
         for branch in (block.attn, block.mlp):
             if branch is None or not branch.linears:
                 continue
-            owner = model.get_submodule(branch.linears[-1].weight.rpartition(".")[0])
-            weight = model.get_parameter(branch.linears[-1].weight)
+            last = branch.linears[-1]
+            owner, weight = model.get_submodule(last.weight.rpartition(".")[0]), model.get_parameter(last.weight)
             if _is_hooked(model, branch.end, target, hook):
+                if last.projections > 1:  # no output projection: a gain per channel passes through the attention
+                    return value_rows(model, block), False
                 return WeightAndBias(weight, getattr(owner, "bias", None)), False
             if _is_hooked(model, branch.mid, target, hook):
                 return WeightAndBias(weight, None), True

@@ -15,7 +15,8 @@ def _sweep_text(value: Any) -> Any:
     """`{"lr": [5e-4, 1e-3]}` as `lr=0.0005,0.001`."""
     if isinstance(value, Mapping) and len(value) == 1:
         ((field, values),) = value.items()
-        return f"{field}={','.join(map(str, values))}"
+        if isinstance(values, list | tuple):
+            return f"{field}={','.join(map(str, values))}"
     return value
 
 
