@@ -244,6 +244,7 @@ def test_outputs_of_hooks_are_not_changed_in_place() -> None:
     caught: list[Tensor] = []
     model.blocks[0].attn.register_forward_hook(lambda module, args, out: caught.append(out))
     treat(model, "augmented_shortcut")
+    caught.clear()  # what it saw while the model was examined
     outputs(model, "deit")
     model.blocks[0].attn._forward_hooks.popitem()  # the remedy's own hook, to see the bare output
     outputs(model, "deit")

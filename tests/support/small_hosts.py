@@ -128,10 +128,17 @@ def _examine_once(model: nn.Module, example: Example | None = None) -> Anatomy:
     """The anatomy of a model, known from a copy of it: two forward passes less."""
     if example is not None or any(m._forward_hooks or m._forward_pre_hooks for m in model.modules()):
         return examine(model, example)
-    key = (tuple(map(type, model.modules())), tuple((name, p.shape, p.dtype) for name, p in model.named_parameters()))
+    key = (tuple(map(_switches, model.modules())),
+           tuple((name, p.shape, p.dtype) for name, p in model.named_parameters()))  # fmt: skip
     if key not in _ANATOMIES:
         _ANATOMIES[key] = examine(model)
     return _ANATOMIES[key]
+
+
+def _switches(module: nn.Module) -> tuple[Any, ...]:
+    """What decides, besides its children, which code a module runs: its type, its plain attributes, its attention."""
+    plain = [(key, value) for key, value in vars(module).items() if isinstance(value, bool | int | float | str)]
+    return type(module), *plain, str(getattr(getattr(module, "config", None), "_attn_implementation", None))
 
 
 def treat(model: nn.Module, spec: str, seed: int = 3) -> nn.Module:
