@@ -169,9 +169,13 @@ SIZES = st.sampled_from([0, 1, 2, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**32 - 1])
 
 
 @bounded
-@given(which=st.sampled_from(PICTURES),
-       flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 7)), max_size=4),
-       cut=st.none() | st.floats(0, 1), size=st.none() | st.tuples(SIZES, SIZES), channels=st.sampled_from([1, 3]))  # fmt: skip
+@given(
+    which=st.sampled_from(PICTURES),
+    flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 7)), max_size=4),
+    cut=st.none() | st.floats(0, 1),
+    size=st.none() | st.tuples(SIZES, SIZES),
+    channels=st.sampled_from([1, 3]),
+)
 def test_images(
     tmp_path: Path, which: tuple[str, str], flips: Any, cut: float | None, size: tuple[int, int] | None, channels: int
 ) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from timm.layers import to_2tuple
 import torch
+from timm.layers import to_2tuple
 from torch import nn
 
 from unsmooth.errors import UnsmoothError, first_line, missing_package, unknown

@@ -56,7 +56,7 @@ class MeanFromMap(AttentionPatch):
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
         out, mean = attend(v), -self.share * v.mean(dim=-2, keepdim=True)
         # The output is not used elsewhere, so it can be changed in place if no gradient needs it.
-        return out + mean if torch.is_grad_enabled() or torch.jit.is_tracing() else out.add_(mean)
+        return out + mean if torch.is_grad_enabled() or torch._C._get_tracing_state() else out.add_(mean)
 
     def matrix(self, weights: Tensor) -> Tensor:
         return weights - self.share / weights.shape[-1]
