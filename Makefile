@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test tests test-all test-fast faults lint format bench docs hosts site clean
+.PHONY: help setup demo test tests test-all test-fast faults lint format bench docs hosts compositions site clean
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -49,11 +49,12 @@ format: .venv/ready  ## format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/ready  ## measure the cost of imports, remedies, a diagnosis and training
+bench: .venv/ready  ## measure the cost of imports, remedies, a diagnosis, training and a monitor
 	$(BIN)/python benchmarks/imports.py
 	$(BIN)/python benchmarks/remedies.py --write
 	$(BIN)/python benchmarks/vitals.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/monitor.py
 	$(BIN)/python benchmarks/adder_ops.py
 
 docs: .venv/ready  ## write the generated pages of docs/
@@ -61,6 +62,11 @@ docs: .venv/ready  ## write the generated pages of docs/
 
 hosts: .venv/ready  ## run every pair of host and remedy (minutes), record it, and write the pages
 	$(BIN)/python -m tools.host_pages
+	$(BIN)/python -m tools.other_host_pages
+	$(BIN)/python -m tools.generate
+
+compositions: .venv/ready  ## run every pair of remedy and other change (minutes), record it, and write the pages
+	$(BIN)/python -m tools.compositions
 	$(BIN)/python -m tools.generate
 
 site: .venv/ready  ## build the documentation site in site/

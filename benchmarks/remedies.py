@@ -35,7 +35,7 @@ ARMS = [
     "shaped_attention", "centred_attention", "exclusive_attention", "graph_filter", "gated_attention", "value_anchor",
     "talking_heads", "re_attention", "contra_norm", "orthogonal_residual", "sigma_reparam", "qk_norm", "sink_logit",
     "specialized_norm", "registers", "test_time_register", "no_skip", "diverse_patch", "attention_diversity",
-    "adder_attention", "adder",
+    "gram_anchor", "adder_attention", "adder",
 ]  # fmt: skip
 TARGETS = {"attn_scale": 0.97, "feat_scale": 0.97, "context_broadcast": 0.98, "augmented_shortcut": 0.80,
            "token_graying": 0.95, "token_graying(transform=svd)": 0.85}  # fmt: skip

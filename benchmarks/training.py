@@ -20,9 +20,8 @@ from unsmooth.data.batches import TrainingBatches
 from unsmooth.data.images import images_from_array
 from unsmooth.data.splits import Splits
 from unsmooth.data.transforms import preprocessing
-from unsmooth.diagnosis.monitor import follow
+from unsmooth.monitoring.monitor import Monitor
 from unsmooth.recipes.recipe import load_recipe
-from unsmooth.surgery.plan import anatomy_of
 from unsmooth.tasks.base import TaskRequest
 from unsmooth.tasks.classification.task import Classification
 from unsmooth.tasks.model_factory import build
@@ -62,7 +61,8 @@ def compare(name: str, spec: str) -> None:
     trainer = Trainer(task, recipe, loader, 0, Processes())
     optimizer = make_optimizer(other, recipe)
     ratios, shares = [], []
-    anatomy, monitor_images = anatomy_of(model), torch.randn(recipe.vitals_images, *wanted.size)
+    monitor = Monitor(model, every=None, vitals=recipe.vitals, on_alarm="ignore")
+    monitor_images = torch.randn(recipe.vitals_images, *wanted.size)
     for turn in range(ROUNDS + 1):
         begun = time.perf_counter()
         bare(other, optimizer, loader, turn)
@@ -70,7 +70,7 @@ def compare(name: str, spec: str) -> None:
         trainer.run_epoch(lambda step: True)
         trainer.next_epoch()
         end = time.perf_counter()
-        follow(model, anatomy, monitor_images, recipe.vitals)
+        monitor.measure(monitor_images)
         watched = time.perf_counter() - end
         if turn:  # the first is a warm-up
             ratios.append((middle - begun) / (end - middle))

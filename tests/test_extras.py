@@ -27,6 +27,7 @@ CASES: dict[str, tuple[str, Callable[[], object], str]] = {
     "a Hugging Face task model": ("transformers", lambda: model_class("ViltForQuestionAnswering"), "hf"),
     "segmentation": ("transformers.models", import_upernet, "hf"),
     "vqa": ("tokenizers", lambda: build_vocabulary(["why?"]), "hf"),
+    "a host of open_clip": ("open_clip", lambda: unsmooth.create_model("open_clip:ViT-B-32"), "open_clip"),
     "shards": ("webdataset", lambda: open_source("wds/toy", ROOT), "data"),
     "a Hugging Face data set": ("datasets", lambda: open_source("hfds/toy"), "data"),
     "a table of a plan": ("pandas", lambda: Plan(parse_item("attn_scale"), (), True).frame(), "notebook"),
@@ -40,7 +41,7 @@ def test_the_error_names_the_extra(case: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UnsmoothError) as error:
         use()
-    named = "transformers" if extra == "hf" else module
+    named = {"hf": "transformers", "open_clip": "open_clip_torch"}.get(extra, module)
     assert re.fullmatch(rf"[^\n]+ needs {named}\. pip install 'unsmooth\[{extra}\]'", str(error.value))
 
 

@@ -24,12 +24,23 @@ GROUPS = {
             "list_remedies",
         ),
     ),
-    "models": ("Models and files", ("create_model", "save", "load", "import_checkpoint")),
-    "training": ("Training and comparing", ("train", "compare")),
+    "models": ("Models and files", ("create_model", "save", "load", "push", "import_checkpoint")),
+    "training": ("Training and comparing", ("train", "compare", "prescribe")),
+    "monitor": ("Monitoring", ("Monitor",)),
     "evaluation": ("Evaluation and cost", ("evaluate", "bench")),
     "errors": ("Errors", ("UnsmoothError",)),
 }
-RESULTS = ("Evaluation", "Bench", "Trial", "Reproduction")
+# What else is on a page: what the public names return or take.
+ALSO = {
+    "monitor": (
+        "unsmooth.monitoring.observe.VitalsRecord",
+        "unsmooth.monitoring.alarms.Alarm",
+        "unsmooth.monitoring.writers.Writer",
+        "unsmooth.integrations.huggingface.UnsmoothCallback",
+        "unsmooth.integrations.lightning.UnsmoothCallback",
+    ),
+}
+RESULTS = ("Evaluation", "Bench", "Trial", "Prescription", "Reproduction")
 PARTS = ("unsmooth.results.diagnosis.Finding", "unsmooth.surgery.plan.Plan")
 THEORY = (
     "anti_oversmoothing",
@@ -51,7 +62,8 @@ def pages() -> dict[str, str]:
     for file, (title, names) in GROUPS.items():
         links = ", ".join(f"[`{name}`]({file}.md#{_path(name)})" for name in names)
         index += [f"- [{title}]({file}.md): {links}"]
-        texts[f"api/{file}.md"] = page([f"# {title}", "", *(line for name in names for line in _entry(_path(name)))])
+        paths = [*map(_path, names), *ALSO.get(file, ())]
+        texts[f"api/{file}.md"] = page([f"# {title}", "", *(line for path in paths for line in _entry(path))])
     index += ["- [Results](results.md): what evaluations, benchmarks, trials and reproductions return",
               "- [Theory](theory.md): the theorems of the papers as functions"]  # fmt: skip
     results = [f"unsmooth.results.{name.lower()}.{name}" for name in RESULTS if _exists(name)] + list(PARTS)

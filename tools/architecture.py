@@ -35,6 +35,8 @@ ROOMS = {
     "report": "tables, pages and figures, made from results only",
     "results": "what commands return, as types that are written to JSON",
     "diagnosis": "probe, measure, bounds, rules, verdict",
+    "monitoring": "vitals, alarms and records of a model while any loop trains it",
+    "integrations": "callbacks for the trainers of other libraries",
     "recipes": "all hyper-parameters of a training run, as data",
     "tasks": "classification, segmentation, VQA, MAE: loaders, models, losses, scores",
     "evaluation": "accuracy, robustness, operations, energy, speed",

@@ -1,55 +1,53 @@
-"""Hosts × remedies: every pair is run (`make hosts`, minutes), recorded in results/hosts.json, and shown as a page."""
+"""Hosts × remedies: every pair is run (`make hosts`, minutes), recorded in results/hosts.json, and shown as a page.
+
+The hosts are those of tools/hosts.toml. Pairs that are recorded already are not run again, unless the code, the spec or
+a package changed.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import multiprocessing
 import sys
+import tomllib
 import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 import unsmooth
+from tools import other_host_pages
 from tools.markdown import RESULTS, page, table
+from unsmooth.errors import first_line
 from unsmooth.hosts.inputs import example_input, first_tensor, run
+from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.record import record_of
 
 RECORD = RESULTS / "hosts.json"
-MARKS = {"all": ("●", "every block"), "some": ("◐", "some blocks"), "none": ("–", "not supported")}
-HOSTS = {
-    "DeiT": "deit_tiny_patch16_224(depth=2)",
-    "DeiT distilled": "deit_tiny_distilled_patch16_224(depth=2)",
-    "DeiT-III": "deit3_small_patch16_224(depth=2)",
-    "DINOv2": "vit_small_patch14_dinov2(depth=2, img_size=224, num_classes=10)",
-    "DINOv2 + registers": "vit_small_patch14_reg4_dinov2(depth=2, img_size=224, num_classes=10)",
-    "CaiT": "cait_xxs24_224(depth=2)",
-    "Swin": "swin_tiny_patch4_window7_224(depths=[2, 2])",
-    "PVT v2": "pvt_v2_b0(depths=[1, 1, 1, 1])",
-    "PVT": "pvt_tiny(depths=[1, 1, 1, 1])",
-    "LocalViT": "localvit_tiny_patch16_224(depth=2)",
-    "T2T-ViT": "t2t_vit_14(depth=2)",
-    "DeepViT": "deepvit_small(depth=2, re_attention=1)",
-    "CCT": "cct_12_3x2_32(depth=2)",
-    "BEiT": "beit_base_patch16_224(depth=2)",
-    "EVA-02": "eva02_tiny_patch14_224(depth=2)",
-    "ConvMixer": "convmixer_1024_20_ks9_p14",
-    "HF ViT": "hf:vit(num_hidden_layers=2)",
-    "HF DeiT": "hf:deit(num_hidden_layers=2)",
-    "HF DINOv2": "hf:dinov2(num_hidden_layers=2)",
-    "HF CLIP vision": "hf:clip_vision_model(num_hidden_layers=2)",
-    "HF Swin": "hf:swin(depths=[2, 2], num_heads=[3, 6])",
-    "HF ViLT": "hf:vilt(num_hidden_layers=2)",
-    "torchvision ViT": "torchvision:vit_b_32",
-    "torchvision Swin": "torchvision:swin_t",
+MARKS = {
+    "all": ("●", "every block"),
+    "some": ("◐", "some blocks"),
+    "none": ("–", "not supported"),
+    "fails": ("✗", "fails"),
 }
+GROUPS: dict[str, dict[str, str]] = tomllib.loads((Path(__file__).parent / "hosts.toml").read_text(encoding="utf-8"))
+HOSTS = {name: spec for hosts in GROUPS.values() for name, spec in hosts.items()}
+# The code that decides how a pair behaves, besides the file of the remedy.
+SHARED = ("hosts", "models", "seam", "surgery", "remedies/base.py", "remedies/kernels", "bands.py")
+PACKAGES = ("torch", "timm", "transformers", "torchvision", "open_clip_torch")
 LEGEND = """
-● works on every block · ◐ works on some blocks · – not supported, for the reason in the note · f can be folded for
-inference (`unsmooth.fold`).
+● works on every block · ◐ works on some blocks · – not supported, for the reason in the note · ✗ is applied but fails a
+check, do not use it · f can be folded for inference (`unsmooth.fold`).
 
-Each pair was run with default options on a shallow model at its usual width and resolution. It was applied (outputs
-equal where the remedy declares it), folded (outputs equal) and removed (outputs bit-identical). `unsmooth check SPEC`
-prints the same for your own model, block by block.
+Each pair was run with default options on a shallow or narrow model with random weights. It was applied (outputs equal
+where the remedy declares it), folded (outputs equal) and removed (outputs bit-identical). `unsmooth check SPEC` prints
+the same for your own model, block by block. [Hosts](guides/hosts.md) explains video, audio and other inputs.
 """
 
 
@@ -68,7 +66,8 @@ def pages() -> dict[str, str]:
         *table(("host", *(f"[`{key}`](remedies/{key}.md)" for key in keys)), rows),
         *(f"[^{number}]: {reason}" for reason, number in reasons.items()), "",
         "## Specs of the tested hosts", "",
-        *table(("host", "spec"), ((host["name"], f"`{host['spec']}`") for host in hosts)),
+        *table(("host", "spec"), ((host["name"], f"`{host['spec']}`") for host in hosts)), "",
+        *other_host_pages.section(),
     ])}  # fmt: skip
 
 
@@ -77,34 +76,92 @@ def _cell(cell: dict[str, Any], reasons: dict[str, int]) -> str:
     return MARKS[cell["state"]][0] + notes + (" f" if cell["folds"] else "")
 
 
-def record_hosts() -> None:
-    """Run every pair of host and remedy and write results/hosts.json."""
+def record_hosts(jobs: int | None = None) -> None:
+    """Run the pairs whose code, spec or packages changed since results/hosts.json was written, and write it.
+
+    Hosts run in parallel processes. The file is written after each host, so an interrupted run continues where it was.
+    """
+    known = {row["name"]: row for row in read_hosts()} if RECORD.exists() else {}
+    rows = {name: _valid(known.get(name), spec) for name, spec in HOSTS.items()}
+    missing = {name: row for name, row in rows.items() if row["remedies"].keys() != set(unsmooth.list_remedies())}
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _one_thread) as pool:
+        for done in as_completed([pool.submit(_run_host, row) for row in missing.values()]):
+            row = done.result()
+            rows[row["name"]] = row
+            print(row["name"], *(MARKS[c["state"]][0] for c in row["remedies"].values()), file=sys.stderr)  # noqa: T201
+            complete = [row for row in rows.values() if row["remedies"]]
+            RECORD.write_text(json.dumps(complete, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _valid(row: dict[str, Any] | None, spec: str) -> dict[str, Any]:
+    """A recorded row without the pairs whose code changed; without any if its spec or a package changed."""
+    name = next(name for name, known in HOSTS.items() if known == spec)
+    new = {"name": name, "spec": spec, "versions": _versions(), "remedies": {}}
+    if row is None or (row["spec"], row.get("versions")) != (spec, new["versions"]):
+        return new
+    current = {key: cell for key, cell in row["remedies"].items() if key in unsmooth.list_remedies()}
+    return {**new, "remedies": {key: cell for key, cell in current.items() if cell.get("code") == _code_of(key)}}
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {package: version(package) for package in PACKAGES}
+
+
+@cache
+def _code_of(key: str) -> str:
+    """A fingerprint of the code that a pair with this remedy runs."""
+    package = Path(unsmooth.__file__).parent
+    files = [file for place in SHARED for file in sorted((package / place).rglob("*.py")) or [package / place]]
+    digest = hashlib.sha256()
+    for file in [*files, package / "remedies" / f"{key}.py"]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    hosts = []
-    for name, spec in HOSTS.items():
-        torch.manual_seed(0)
-        model = unsmooth.create_model(spec).eval()
-        plain = _outputs(model)
-        cells = {key: _pair(model, plain, key) for key in unsmooth.list_remedies()}
-        print(name, *(MARKS[cell["state"]][0] for cell in cells.values()), file=sys.stderr)  # noqa: T201
-        hosts.append({"name": name, "spec": spec, "remedies": cells})
-    RECORD.write_text(json.dumps(hosts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _run_host(row: dict[str, Any]) -> dict[str, Any]:
+    """Run the pairs that a row lacks."""
+    torch.manual_seed(0)
+    model = unsmooth.create_model(row["spec"]).eval()
+    cells = dict(row["remedies"])
+    try:
+        anatomy, plain = anatomy_of(model), _outputs(model)
+    except unsmooth.UnsmoothError as error:
+        refusal = {"state": "none", "folds": False, "reasons": [str(error)]}
+        return {**row, "remedies": {key: {**refusal, "code": _code_of(key)} for key in unsmooth.list_remedies()}}
+    for key in unsmooth.list_remedies():
+        if key not in cells:
+            record_of(model).anatomy = anatomy  # the host is examined once
+            try:
+                cell = _pair(model, plain, key)
+            except Exception as error:  # a defect of ours, shown in the table
+                cell = {"state": "fails", "folds": False, "reasons": [first_line(error)]}
+                torch.manual_seed(0)
+                model = unsmooth.create_model(row["spec"]).eval()
+            cells[key] = {**cell, "code": _code_of(key)}
+    return {**row, "remedies": {key: cells[key] for key in unsmooth.list_remedies()}}
 
 
 def _pair(model: nn.Module, plain: torch.Tensor, key: str) -> dict[str, Any]:
-    """Apply, run, fold and remove one remedy; anything but success or a refusal is an error."""
+    """Apply, run, fold and remove one remedy; raises if it is applied and a check fails."""
     try:
         plan = unsmooth.apply(model, key)
     except unsmooth.UnsmoothError as error:
         return {"state": "none", "folds": False, "reasons": [str(error).partition(": ")[2] or str(error)]}
     treated = _outputs(model)
-    assert treated.isfinite().all(), key
-    assert torch.allclose(treated, plain, atol=1e-3) or not plan.exact, key
+    assert treated.isfinite().all(), "its outputs are not finite"
+    largest = max(1.0, float(treated.abs().max()))
+    assert torch.allclose(treated, plain, atol=1e-3 * largest) or not plan.exact, "it changes the outputs when applied"
     folded = unsmooth.fold(model)
-    assert torch.allclose(_outputs(folded), treated, atol=1e-3 * float(treated.abs().max())), key
     folds = bool(record_of(folded).folded)
+    assert not folds or torch.allclose(_outputs(folded), treated, atol=1e-3 * largest), "folding changes the outputs"
     unsmooth.remove(model)
-    assert torch.equal(_outputs(model), plain), key
+    assert torch.equal(_outputs(model), plain), "removing it does not restore the outputs"
     reasons = sorted(set(plan.refused.values()))
     return {"state": "some" if reasons else "all", "folds": folds, "reasons": reasons}
 
@@ -118,4 +175,4 @@ def _outputs(model: nn.Module) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    record_hosts()
+    record_hosts(int(sys.argv[1]) if len(sys.argv) > 1 else None)

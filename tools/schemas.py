@@ -10,7 +10,7 @@ from tools.markdown import page, table
 
 RESULTS = {
     "Diagnosis": "diagnosis", "Evaluation": "evaluation", "Bench": "bench", "Trial": "trial",
-    "Reproduction": "reproduction",
+    "Prescription": "prescription", "Reproduction": "reproduction",
 }  # fmt: skip
 INTRO = """
 Every result is one JSON file. `to_json` writes it and `from_json` reads it back without loss. Each file carries its

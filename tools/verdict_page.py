@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 
 from tools.markdown import RESULTS, page, prose, table
 from unsmooth.diagnosis import prescriptions, verdict
 from unsmooth.diagnosis.prescriptions import is_safe
-from unsmooth.diagnosis.rules import RULES
-from unsmooth.diagnosis.rules import threshold as find_threshold
-
-thresholds = sys.modules[find_threshold.__module__]  # the module whose docstring and table are shown
+from unsmooth.diagnosis.rules import RULES, thresholds
 
 
 def pages() -> dict[str, str]:

@@ -19,10 +19,12 @@ from unsmooth._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from unsmooth.diagnosis.diagnose import diagnose
+    from unsmooth.diagnosis.push import push
     from unsmooth.diagnosis.registry import list_vitals
     from unsmooth.errors import UnsmoothError
     from unsmooth.evaluation.bench import bench
     from unsmooth.evaluation.evaluate import evaluate
+    from unsmooth.monitoring.monitor import Monitor
     from unsmooth.remedies import list_remedies
     from unsmooth.results.diagnosis import Diagnosis
     from unsmooth.surgery.apply import apply, remove
@@ -36,10 +38,12 @@ if TYPE_CHECKING:
     from unsmooth.surgery.storage import load, save
     from unsmooth.training.run import train
     from unsmooth.trials.compare import compare
+    from unsmooth.trials.prescribe import prescribe
 
 # Public name: module that defines it.
 _MODULES = {
     "Diagnosis": "results.diagnosis",
+    "Monitor": "monitoring.monitor",
     "UnsmoothError": "errors",
     "applied": "surgery.record",
     "apply": "surgery.apply",
@@ -57,6 +61,8 @@ _MODULES = {
     "load": "surgery.storage",
     "parts": "surgery.record",
     "plan": "surgery.plan",
+    "prescribe": "trials.prescribe",
+    "push": "diagnosis.push",
     "remove": "surgery.apply",
     "save": "surgery.storage",
     "train": "training.run",
@@ -64,6 +70,7 @@ _MODULES = {
 
 __all__ = [
     "Diagnosis",
+    "Monitor",
     "UnsmoothError",
     "applied",
     "apply",
@@ -81,6 +88,8 @@ __all__ = [
     "load",
     "parts",
     "plan",
+    "prescribe",
+    "push",
     "remove",
     "save",
     "train",

@@ -2,7 +2,8 @@
 
     HOST(option=value, …)+remedy(option=value, …)+remedy
 
-HOST is a timm name, `hf:ID`, `hf:TYPE` or `torchvision:NAME`. Values are numbers, true, false, none, bare words, quoted
+HOST is a timm name, `hf:ID`, `hf:TYPE`, `torchvision:NAME`, `open_clip:NAME`, `torchhub:FOLDER:NAME` or
+`FILE.py:FUNCTION`. Values are numbers, true, false, none, bare words, quoted
 strings, or lists in square brackets. Remedies are applied from left to right. Every remedy also takes the option
 `blocks`, which restricts it to some blocks: `attn_scale(blocks=6:)`.
 """
@@ -96,6 +97,8 @@ def parse(text: str | ModelSpec) -> ModelSpec:
     """
     if isinstance(text, ModelSpec):
         return text
+    if not isinstance(text, str):
+        raise UnsmoothError(f"a model spec is text, such as HOST+remedy (got {text!r}).")
     host, *remedies = _Reader(text).items("a host name")
     return ModelSpec(host, tuple(remedies))
 

@@ -29,6 +29,8 @@ OPTIONS = {
     "list": "",
     "paper": "--checkpoint --data --data-dir --device --jobs --json --only --out --pretrained --seeds --small --spec "
     "--workers",
+    "prescribe": "--budget --candidates --confidence --costs --data --data-dir --device --factor --finalists --from "
+    "--jobs --json --no-costs --out --pretrained --recipe --seeds --strict-data --val-data --workers",
     "train": "--checkpoint --data --data-dir --device --option --out --pretrained --recipe --save-every --seed "
     "--strict-data --task --val-data --workers",
 }
@@ -65,7 +67,7 @@ def test_the_overview_shows_every_summary(capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["--help"]) == 0
     lines = {line.strip() for line in capsys.readouterr().out.splitlines()}
-    assert {f"{name:<8}  {entry.summary}" for name, entry in COMMANDS.items()} <= lines
+    assert {f"{name:<9}  {entry.summary}" for name, entry in COMMANDS.items()} <= lines
 
 
 def modules_after(*arguments: str) -> tuple[int, set[str]]:

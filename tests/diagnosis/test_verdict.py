@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ import unsmooth
 from unsmooth.diagnosis import registry as vitals
 from unsmooth.diagnosis import rules
 from unsmooth.diagnosis.prescriptions import CANDIDATES
-from unsmooth.diagnosis.rules import RULES, DiagnosisView
+from unsmooth.diagnosis.rules import RULES
+from unsmooth.diagnosis.rules.thresholds import THRESHOLDS
+from unsmooth.diagnosis.rules.view import DiagnosisView
 from unsmooth.diagnosis.verdict import reach_verdict
 from unsmooth.results.diagnosis import BlockInfo, Broken, Harm, ModelInfo, Spread, VitalResult
 
@@ -26,7 +29,7 @@ SALIENCY["effective_rank", "share"] = [rank / 257 for rank in SALIENCY["effectiv
 
 
 def view(
-    series: dict[tuple[str, str], list[float]], remedies: tuple[str, ...] = (), broken: Broken | None = None
+    series: dict[tuple[str, str], list[Any]], remedies: tuple[str, ...] = (), broken: Broken | None = None
 ) -> DiagnosisView:
     """A diagnosis with these means and nothing else."""
     depth = len(next(iter(series.values())))
@@ -165,7 +168,7 @@ def test_what_is_not_finite_comes_first() -> None:
     assert "MLP branch of block 3" in findings[0].text
 
 
-MADE_UP: dict[str, dict[tuple[str, str], list[float]]] = {
+MADE_UP: dict[str, dict[tuple[str, str], list[Any]]] = {
     "one_sided": {("token_cosine", ""): [0.3] * 11 + [0.95]},
     "uniform_attention": {
         ("attention_entropy", "share"): [0.5] * 11 + [0.99],
@@ -197,6 +200,25 @@ MADE_UP: dict[str, dict[tuple[str, str], list[float]]] = {
         ("token_norm_outliers", "ratio"): [1.0] * 11 + [20.0],
         ("attention_cosine", ""): [0.5] * 12,
     },
+    "idle_sinks": {
+        ("attention_sink", "heads"): [[0.1, 0.2]] * 11 + [[0.1, 0.6]],
+        ("sink_value_norm", "heads"): [[None, 0.9]] * 11 + [[None, 0.1]],
+        ("sink_output", "heads"): [[None, 0.2]] * 11 + [[None, 0.02]],
+    },
+    "broadcasting_sinks": {
+        ("attention_sink", "heads"): [[0.1, 0.2]] * 11 + [[0.1, 0.6]],
+        ("sink_value_norm", "heads"): [[None, 0.9]] * 11 + [[None, 2.0]],
+        ("sink_output", "heads"): [[None, 0.9]] * 11 + [[None, 0.8]],
+    },
+    "outlier_activations": {
+        ("outlier_channels", "int8"): [0.01] * 11 + [0.3],
+        ("outlier_channels", "int8.token"): [0.01] * 12,
+        ("outlier_channels", "int8.channel"): [0.005] * 12,
+        ("outlier_channels", "count"): [1.0] * 12,
+        ("massive_activations", ""): [30.0] * 12,
+        ("massive_activations", "count"): [0.0] * 12,
+        ("attention_sink", ""): [0.1] * 12,
+    },
 }
 
 
@@ -218,10 +240,10 @@ def test_every_rule_is_tested() -> None:
 
 
 def test_every_threshold_is_used_and_has_a_source() -> None:
-    source = Path(rules.__file__).read_text()
-    uses = source.split("def threshold(", 1)[1]
-    assert {name for name in rules.THRESHOLDS if f'"{name}"' in uses} == set(rules.THRESHOLDS)
-    assert all(t.meaning and t.source for t in rules.THRESHOLDS.values())
+    files = [path for path in Path(rules.__file__).parent.glob("*.py") if path.stem != "thresholds"]
+    uses = "".join(path.read_text() for path in files)
+    assert {name for name in THRESHOLDS if f'"{name}"' in uses} == set(THRESHOLDS)
+    assert all(t.meaning and t.source for t in THRESHOLDS.values())
 
 
 def test_remedies_that_are_there_are_not_prescribed_again() -> None:

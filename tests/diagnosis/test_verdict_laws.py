@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.diagnosis.test_verdict import MADE_UP, healthy, view
-from unsmooth.diagnosis.rules import THRESHOLDS, limits
+from unsmooth.diagnosis.rules import limits
+from unsmooth.diagnosis.rules.thresholds import THRESHOLDS
 from unsmooth.diagnosis.verdict import STATES, reach_verdict
 from unsmooth.results.diagnosis import Finding, Verdict
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import unsmooth
+from tests.support.hub import use_local_hub
 from tools import architecture, generate, host_pages
 from tools.markdown import DOCS, NOTE
 from unsmooth.report.pictures import PICTURES
@@ -121,10 +122,21 @@ def test_the_guide_has_the_readings_of_all_pictures() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["get-started.md", "guides/diagnose.md", "guides/evaluation.md", "guides/notebooks.md", "guides/remedies.md"],
+    [
+        "get-started.md",
+        "guides/diagnose.md",
+        "guides/evaluation.md",
+        "guides/hosts.md",
+        "guides/hub.md",
+        "guides/monitor.md",
+        "guides/notebooks.md",
+        "guides/prescribe.md",
+        "guides/remedies.md",
+    ],
 )
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    use_local_hub(monkeypatch, tmp_path / "cache")  # the guide to the hub pushes and loads
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), flags=re.DOTALL)
     assert blocks
     exec(compile("\n".join(blocks), name, "exec"), {})

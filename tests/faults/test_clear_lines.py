@@ -20,8 +20,8 @@ from tests.training.test_distributed import free_port
 from unsmooth.data.batches import _raise_fatal
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts import build
+from unsmooth.monitoring.writers import Records, TensorBoard
 from unsmooth.spec import SpecItem
-from unsmooth.training.tensorboard import TensorBoardLog
 
 
 def test_an_optimizer_of_second_order_is_refused(tmp_path: Path) -> None:
@@ -59,17 +59,20 @@ def test_a_full_disk_at_the_tensorboard_file_ends_the_log_only(tmp_path: Path) -
         add_scalar = flush = close = full
         file_writer = type("Writer", (), {"event_writer": None})()
 
-    with TensorBoardLog(tmp_path, 0, False) as log:
+    def full_log() -> Records:
+        log = TensorBoard(tmp_path)
         log.writer.close()
         log.writer = Full()
-        with pytest.warns(UserWarning, match="not written any more: No space left on device"):
-            log.add({"epoch": 1, "train_loss": 1.0})
-        log.add({"epoch": 2, "train_loss": 1.0})
-    log = TensorBoardLog(tmp_path, 0, False)
-    log.writer.close()
-    log.writer = Full()
+        return Records([log])
+
+    log = full_log()
+    with pytest.warns(UserWarning, match="not written any more: No space left on device"):
+        log.write(1, {"train_loss": 1.0})
+    log.write(2, {"train_loss": 1.0})
+    log.close()
+    log = full_log()
     with pytest.warns(UserWarning, match="No space left"):
-        log.__exit__(None, None, None)
+        log.close()
 
 
 def test_a_sharded_model_is_diagnosed_and_saved(tmp_path: Path) -> None:
@@ -104,6 +107,7 @@ def test_pretrained_torchvision_models_take_another_number_of_classes(monkeypatc
         return original(name, weights=None, **options)
 
     monkeypatch.setattr(torchvision.models, "get_model", without_download)
+    monkeypatch.setattr(build, "_reachable", lambda address: True)
     for name, path in {"vit_b_32": "heads.head", "swin_t": "head"}.items():
         model = build.create_host(SpecItem(f"torchvision:{name}", {"num_classes": 7}), pretrained=True)
         assert model.get_submodule(path).out_features == 7
@@ -122,3 +126,19 @@ def test_the_hub_without_a_network_fails_at_once(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(UnsmoothError):
             build.create_host(SpecItem(name, {}))
     assert not waits
+
+
+def test_torchvision_weights_without_a_network_fail_before_the_host_is_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(build, "_reachable", lambda address: False)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(torchvision.models, "get_model", lambda *_, **__: pytest.fail("the host was built"))
+    with pytest.raises(UnsmoothError, match=r"not on this machine, and download\.pytorch\.org cannot be reached"):
+        build.create_host(SpecItem("torchvision:vit_b_16", {}), pretrained=True)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/vit_b_16-c867db91.pth").touch()
+    built: list[str] = []
+    monkeypatch.setattr(torchvision.models, "get_model", lambda name, **_: built.append(name))
+    build.create_host(SpecItem("torchvision:vit_b_16", {}), pretrained=True)
+    assert built == ["vit_b_16"]

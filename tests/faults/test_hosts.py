@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import unsmooth
+from tests.support.small_hosts import treat
 from unsmooth.hosts.inputs import image_size
 
 
@@ -123,12 +124,47 @@ def test_sums_of_an_inner_block_do_not_belong_to_the_outer_one() -> None:
         assert model(torch.randn(2, 3, 224, 224)).isfinite().all()
 
 
-def test_feat_scale_of_vit_pytorchs_t2t_folds_or_says_why() -> None:
-    t2t = pytest.importorskip("vit_pytorch.t2t")
-    model = t2t.T2TViT(dim=32, image_size=64, depth=2, heads=2, mlp_dim=64, num_classes=3).eval()
-    unsmooth.apply(model, "feat_scale")
-    images = torch.randn(2, 3, 64, 64)
+class OneHead(nn.Module):
+    """The attention of one head that vit-pytorch's T2T has: no projection after it."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm, self.to_qkv = nn.LayerNorm(channels), nn.Linear(channels, 3 * channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.to_qkv(self.norm(x)).unsqueeze(1).chunk(3, dim=-1)
+        return ((q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(dim=-1) @ v).squeeze(1)
+
+
+class Stage(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.attn = OneHead(channels)
+        self.mlp = nn.Sequential(nn.LayerNorm(channels), nn.Linear(channels, 16), nn.GELU(), nn.Linear(16, channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.attn(x) + x
+        return self.mlp(x) + x
+
+
+class Small(nn.Module):
+    image_size = 16
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.stages = nn.Conv2d(3, 12, 4, 4), nn.Sequential(Stage(12), Stage(12))
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.stages(self.embed(image).flatten(2).mT).mean(dim=1)
+
+
+@pytest.mark.parametrize("remedy", ["feat_scale", "layer_scale(init=0.5)", "attn_scale+feat_scale"])
+def test_a_gain_after_attention_without_a_projection_folds_into_its_values(remedy: str) -> None:
+    torch.manual_seed(0)
+    model = treat(Small().eval(), remedy)
+    images = torch.randn(2, 3, 16, 16)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("error")  # "stays as it is"
         folded = unsmooth.fold(model)
-    assert torch.allclose(folded(images), model(images), atol=1e-4)
+    assert torch.allclose(folded(images), model(images), atol=1e-5)
+    assert not any(parameter.requires_grad for _, part in unsmooth.parts(folded) for parameter in part.parameters())

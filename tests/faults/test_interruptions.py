@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.runs import HOST
+from unsmooth.__main__ import run
 from unsmooth.cli import terminal
 
 LONG = ["--data", "digits", "--epochs", "5000", "--train-images", "256", "--val-images", "20", "--batch-size", "32"]
@@ -121,3 +122,17 @@ def test_bars_are_lost_quietly_when_the_terminal_is_gone(monkeypatch: pytest.Mon
     with terminal.run_bars() as bars:
         bars.on_progress("run", 1, 2)
         bars.on_stage("a stage")
+
+
+def test_an_interrupt_during_the_imports_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupt:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            if name == "unsmooth.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "unsmooth.cli.main", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupt(), *sys.meta_path])
+    assert run() == 130
+    assert capsys.readouterr().err == "unsmooth: interrupted\n"

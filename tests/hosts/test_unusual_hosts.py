@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import types
 import warnings
 from typing import Any
@@ -17,6 +19,7 @@ from tests.support.small_hosts import host, look_trained, outputs, treat
 from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts import weights
 from unsmooth.hosts.anatomy import examine
+from unsmooth.hosts.unseen import way_out
 
 
 def vit(**options: Any) -> nn.Module:
@@ -52,19 +55,18 @@ def test_as_many_tokens_as_head_channels_is_still_attention_over_tokens() -> Non
     assert [block.attentions[0].kind for block in examine(model).blocks] == ["global", "global"]
 
 
-@pytest.mark.parametrize("name", ["ParallelScalingBlock", "ParallelThingsBlock"])
-def test_parallel_blocks_take_what_acts_on_attention(name: str) -> None:
+@pytest.mark.parametrize(("name", "attentions"), [("ParallelScalingBlock", 2), ("ParallelThingsBlock", 4)])
+def test_parallel_blocks_take_what_acts_on_attention(name: str, attentions: int) -> None:
     model = vit(block_fn=getattr(vt, name))
     plain = model(image())
-    unsmooth.apply(model, "attn_scale") if name == "ParallelScalingBlock" else None
+    assert len(unsmooth.apply(model, "attn_scale").sites) == attentions
     plan = unsmooth.plan(model, "feat_scale")
-    assert not plan.sites
-    assert all(block.refusal for block in plan.blocks)
+    assert len(plan.sites) == (4 if name == "ParallelThingsBlock" else 0)
+    assert all(bool(block.refusal) != bool(block.sites) for block in plan.blocks)
     assert torch.allclose(model(image()), plain, atol=1e-5)
     for _, part in unsmooth.parts(model):
         part.omega.data.fill_(0.5)
-    if name == "ParallelScalingBlock":
-        assert not torch.allclose(model(image()), plain, atol=1e-3)
+    assert not torch.allclose(model(image()), plain, atol=1e-3)
 
 
 class ScaledKeys(nn.Module):
@@ -247,3 +249,71 @@ def test_outputs_of_hooks_are_not_changed_in_place() -> None:
     model.blocks[0].attn._forward_hooks.popitem()  # the remedy's own hook, to see the bare output
     outputs(model, "deit")
     assert torch.equal(caught[0], caught[1])
+
+
+# Attention that cannot be seen.
+
+
+def test_a_kernel_of_hugging_face_is_named_with_the_switch() -> None:
+    model = host("hf_vit")
+    model.config._attn_implementation = "flex_attention"
+    with pytest.raises(
+        unsmooth.UnsmoothError, match=r'is flex_attention: call model.set_attn_implementation\("sdpa"\)'
+    ):
+        unsmooth.plan(Blind(model), "attn_scale")
+    assert way_out(host("hf_vit")) == ""
+
+
+class Blind(nn.Module):
+    """A host whose attention is one opaque kernel, as far as a forward pass shows."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("library", "switch"), [("xformers", "XFORMERS_DISABLED=1"), ("flash_attn", "use_flash_attn=False")]
+)
+def test_a_kernel_of_another_library_is_named_with_the_switch(library: str, switch: str) -> None:
+    file = types.ModuleType("a_host")
+    kernel = types.FunctionType((lambda q, k, v: q).__code__, {})
+    kernel.__module__ = f"{library}.ops"
+    file.memory_efficient_attention = kernel  # type: ignore[attr-defined]
+    host_class = type("Host", (Blind,), {"__module__": "a_host"})
+    sys.modules["a_host"] = file
+    try:
+        with pytest.raises(unsmooth.UnsmoothError, match=f"its code uses {library}: .*{switch}"):
+            unsmooth.plan(host_class(nn.Linear(3, 3)), "attn_scale")
+    finally:
+        del sys.modules["a_host"]
+
+
+class Factorised(nn.Module):
+    """Attention without a map: the softmax is of the keys, over tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(3, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x.flatten(2).mT).chunk(3, -1)
+        return q @ (k.softmax(1).mT @ v)
+
+
+def test_attention_without_a_map_is_refused_with_the_reason() -> None:
+    model = nn.Sequential(Factorised())
+    with pytest.raises(unsmooth.UnsmoothError, match="factorised or separable"):
+        unsmooth.plan(model, "attn_scale")
+
+
+def test_nested_tensors_are_refused_with_the_reason() -> None:
+    na_vit = importlib.import_module("vit_pytorch.na_vit_nested_tensor")
+    model = na_vit.NaViT(
+        image_size=32, patch_size=8, num_classes=5, dim=24, depth=1, heads=2, dim_head=12, mlp_dim=24
+    ).eval()
+    with pytest.raises(unsmooth.UnsmoothError, match="attention on nested tensors"):
+        examine(model, {"image": [torch.randn(3, 32, 32)]})

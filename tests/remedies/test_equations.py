@@ -82,6 +82,7 @@ EQUATIONS: dict[str, tuple[type[ref.Reference], dict[str, object]]] = {
     "registers(count=1)": (ref.Registers, {}),
     "test_time_register": (ref.TestTimeRegister, {}),
     "diverse_patch": (ref.Reference, {}),  # the host's own; its losses are in test_diverse_patch.py
+    "gram_anchor": (ref.Reference, {}),  # the same, in test_gram_anchor.py
     "attention_diversity": (ref.Reference, {}),  # the same, in test_attention_diversity.py
     "no_skip": (ref.NoSkip, {}),
     "no_skip(branch=mlp)": (ref.NoSkip, {"branches": ("mlp",)}),

@@ -15,10 +15,13 @@ from torch import Tensor, nn
 from tests.support.small_hosts import ALL, host, outputs, treat
 from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, multi_head_attention
 from unsmooth.seam.patched import ModulePatches, PatchedForward, ResidualScale, module_patches, patched_class, unpatch
+from unsmooth.seam.products import Product
 
 
 class Witness(AttentionInterceptor):
     """Remembers which events passed."""
+
+    follows_products = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,9 +32,9 @@ class Witness(AttentionInterceptor):
         self.calls.append(call)
         return super().on_attention(call)
 
-    def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
+    def on_scores(self, product: Product) -> Tensor:
         self.scores += 1
-        return super().on_scores(func, q, k)
+        return super().on_scores(product)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import unsmooth
+from tests.support.other_hosts import OTHER_HOSTS
 from unsmooth.hosts.anatomy import Anatomy, examine
 from unsmooth.hosts.inputs import Example, example_input, first_tensor, run
 
@@ -71,6 +72,14 @@ def look_trained(model: nn.Module, seed: int = 0) -> nn.Module:
     return model
 
 
+def _norms_around_one(model: nn.Module) -> nn.Module:
+    """Gains of batch and group norms as `look_trained` draws those of norms that have the word in their name."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d | nn.GroupNorm):
+            module.weight.data = 1 + module.weight.data - module.weight.data.mean()
+    return model
+
+
 @cache
 def _prototype(name: str) -> nn.Module:
     torch.manual_seed(0)
@@ -78,6 +87,8 @@ def _prototype(name: str) -> nn.Module:
         from timm.models.convmixer import ConvMixer
 
         return look_trained(ConvMixer(16, 2, kernel_size=3, patch_size=8, num_classes=5)).eval()
+    if name in OTHER_HOSTS:
+        return _norms_around_one(look_trained(OTHER_HOSTS[name]())).eval()
     if name in TORCHVISION:
         model = _torchvision(name)
         model.image_size = 56 if name == "torchvision_swin" else 32
@@ -174,6 +185,7 @@ CASES: tuple[str, ...] = (
     "registers",
     "test_time_register",
     "attention_diversity",
+    "gram_anchor",
     "augmented_shortcut(start=identity, branch=attn)",
     "augmented_shortcut(scale=0.75, branch=mlp, count=3, blocks_per_side=2)",
     "token_graying(transform=svd)",

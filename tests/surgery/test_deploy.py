@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -120,6 +121,29 @@ def exported(model: nn.Module, given: Example, strict: bool) -> nn.Module:
 def test_an_exported_model_has_the_same_outputs(name: str, case: str) -> None:
     model, given = treat(host(name), case), inputs(name)
     torch.testing.assert_close(forward(exported(model, given, strict=False), given), forward(model, given))
+
+
+TRACED = ("augmented_shortcut", "attn_scale", "no_skip", "registers")  # the others are in docs/compositions.md
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in TRACED else pytest.mark.full) for c in CANONICAL])
+def test_a_traced_model_has_the_same_outputs(case: str, gradients: bool) -> None:
+    """A trace is checked without gradients, whether it was made with them or not."""
+    model, image = treat(host("deit"), case), inputs("deit")["image"]
+    with torch.set_grad_enabled(gradients), warnings.catch_warnings():
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        traced = torch.jit.trace(model, image)
+    torch.testing.assert_close(traced(image), model(image))
+    traced(image).sum().backward()
+
+
+def test_a_folded_model_is_traced() -> None:
+    model, image = unsmooth.fold(treat(host("deit"), "attn_scale+augmented_shortcut")), inputs("deit")["image"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(model, image)
+    torch.testing.assert_close(traced(image), model(image))
 
 
 @pytest.mark.parametrize("case", ["no_skip", "no_skip(branch=both)", "attn_scale+no_skip"])

@@ -51,7 +51,7 @@ def test_a_planted_neuron_is_found_and_its_outlier_moves_out_of_the_patches() ->
     assert found.activation == pytest.approx(6.0, rel=1e-3)
     after = patch_norms(model)
     assert after.max() < 0.2 * before.max()
-    register = model.blocks[-1].unsmooth_test_time_register_output.taken
+    register = model.blocks[-1].unsmooth_test_time_register_output.taken.latest()
     assert register.norm(dim=-1).min() > 0.5 * before.max()
     unsmooth.remove(model)
     assert torch.equal(patch_norms(model), before)

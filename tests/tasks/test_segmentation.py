@@ -16,10 +16,8 @@ from tests.support.scenes import write_scenes
 from tests.support.small_hosts import CASES, REFUSED, look_trained
 from unsmooth import UnsmoothError
 from unsmooth.data.batches import TrainingBatches, evaluation_batches
-from unsmooth.diagnosis.monitor import follow
 from unsmooth.recipes.recipe import Recipe, load_recipe
 from unsmooth.remedies.base import REGISTRY, LossRemedy
-from unsmooth.surgery.plan import anatomy_of
 from unsmooth.tasks.base import TaskRequest
 from unsmooth.tasks.segmentation import evaluate_segmentation, load_segmenter, open_task, save_segmenter
 from unsmooth.tasks.segmentation.build import build, resolve
@@ -287,9 +285,9 @@ def test_a_run_from_the_start_to_a_loaded_model(tmp_path):
 
 def test_vitals_of_a_segmenter_are_those_of_its_host():
     model = look_trained(small(f"{VIT}+attn_scale+context_broadcast")).eval()
-    names, images = "token_cosine,effective_rank", images_for(model)
-    inside = follow(model, anatomy_of(model), images, names)
-    assert inside == follow(model.backbone, anatomy_of(model.backbone), images, names)
+    hosts, images = (model, model.backbone), images_for(model)
+    inside, alone = (unsmooth.Monitor(host, every=None).measure(images).vitals for host in hosts)
+    assert inside == alone
 
 
 def test_what_broke_first_is_named(tmp_path):

@@ -211,6 +211,14 @@ def test_vitals_are_followed_without_touching_the_run(tmp_path):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_a_run_without_skips_raises_an_alarm_once(tmp_path):
+    """The monitor of a run is that of any loop: it warns in the first epoch, and the run directory says so."""
+    with pytest.warns(UserWarning, match="falling_rank: the tokens of"):
+        small_run(tmp_path, HOST + "+no_skip", {"vitals": "effective_rank", "vitals_every": 1, "vitals_images": 4})
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [[alarm["kind"] for alarm in line.get("alarms", [])] for line in lines] == [["falling_rank"], []]
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lion", "adafactor", "lamb", "nadamw"])
 def test_any_optimizer_comes_back_whole(tmp_path, optimizer):
     model = build(HOST + "+attn_scale", 10, small(), 0)

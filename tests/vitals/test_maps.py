@@ -24,6 +24,7 @@ Parts = dict[str, Any]
 FEEDS = ("map", "scores", "map_singular", "map_grid")
 KEYS = [key for key in vitals.list_vitals() if vitals.get(key).of in FEEDS]
 SQUARE = ("attention_spectrum", "attention_asymmetry", "attention_distance", "mixing_rate")
+OF_SINGULAR = ("equivalent_rank", "spectral_gap")
 ROUGH = {"mixing_rate": 1e-2}  # found by squaring, to one part in a hundred
 SIZE = (40, 60)  # of the image whose patches a map compares, in pixels
 TOLERANCE = {"float64": (1e-8, 1e-9), "float32": (2e-5, 2e-6), "bfloat16": (2e-5, 2e-6), "float16": (2e-5, 2e-6)}
@@ -96,6 +97,20 @@ def attention_distance(a: Array) -> Parts:
     return {"": np.mean([sum(rows[i, j] * far[i, j] for j in range(len(a))) for i in range(len(a))])}
 
 
+def received_and_sinks(a: Array) -> tuple[list[float], list[int]]:
+    """The attention that each key receives, and the keys with ten times the uniform share or 0.3 of all."""
+    n, m = a.shape
+    rows = as_distributions(a)
+    received = [sum(rows[i, j] for i in range(n)) / n for j in range(m)]
+    bound = max(2 / m, min(0.3, 10 / m))
+    return received, [j for j in range(m) if received[j] >= bound - 1e-9]
+
+
+def attention_sink(a: Array) -> Parts:
+    received, sinks = received_and_sinks(a)
+    return {"": sum(received[j] for j in sinks), "count": len(sinks), "largest": max(received)}
+
+
 def mixing_rate(a: Array) -> Parts:
     n = len(a)
     rate = max(abs(np.linalg.eigvals((np.eye(n) - np.ones((n, n)) / n) @ a)))  # on tokens without their mean
@@ -107,12 +122,14 @@ REFERENCES: dict[str, Callable[[Array], Parts]] = {
     "attention_cosine": attention_cosine,
     "attention_distance": attention_distance,
     "attention_entropy": attention_entropy,
+    "attention_sink": attention_sink,
     "attention_spectrum": attention_spectrum,
     "attention_asymmetry": attention_asymmetry,
     "equivalent_rank": equivalent_rank,
     "max_logit": lambda p: {"": max(abs(v) for v in p.flatten() if not math.isinf(v))},
     "mixing_rate": mixing_rate,
     "query_sensitivity": query_sensitivity,
+    "spectral_gap": lambda s: {"": (s[0] - s[1]) / s[0], "ratio": s[0] / s[1]},
 }
 
 
@@ -144,7 +161,7 @@ def arguments(key: str, shape: tuple[int, int, int, int], seed: int, omega: floa
     if key == "max_logit":
         return logits(images, heads, n, m, seed)
     a = maps(images, heads, n, m, seed, omega)
-    return scipy.linalg.svdvals(a) if key == "equivalent_rank" else a
+    return scipy.linalg.svdvals(a) if key in OF_SINGULAR else a
 
 
 def measured(key: str, given: Any) -> Parts:
@@ -215,6 +232,14 @@ CASES: dict[str, list[tuple[str, Array, Parts]]] = {
         ("rows that sum to two", 2 * UNIFORM, {"": math.log(6), "share": 1.0}),
         ("entries below zero", one([[1.5, -0.5], [-0.5, 1.5]]), {"": 2 * math.log(2) - 0.75 * math.log(3)}),
     ],
+    "attention_sink": [
+        ("uniform", UNIFORM, {"": 0.0, "count": 0.0, "largest": 1 / 6}),
+        ("identity", IDENTITY, {"": 0.0, "count": 0.0}),
+        ("all look at one key", FIRST, {"": 1.0, "count": 1.0, "largest": 1.0}),
+        ("half of the attention", (FIRST + UNIFORM) / 2, {"": 7 / 12, "count": 1.0, "largest": 7 / 12}),
+        ("two sinks", one(np.tile([0.4, 0.4, 0.1, 0.05, 0.05], (3, 1))), {"": 0.8, "count": 2.0}),
+        ("ten times the uniform share", one(np.tile([0.11, *[0.89 / 99] * 99], (2, 1))), {"": 0.11, "count": 1.0}),
+    ],
     "attention_spectrum": [
         ("uniform", UNIFORM, {"": 0.0, "curve": [1.0, 0, 0, 0]}),
         ("identity", IDENTITY, {"": ROOT, "curve": [1.0] * 4}),
@@ -256,6 +281,11 @@ CASES: dict[str, list[tuple[str, Array, Parts]]] = {
         ("two queries that have no key in common", one(np.eye(2)), {"": 1.5 * math.log(2) - 0.75 * math.log(3)}),
         ("one query", one([[0.3, 0.7]]), {"": 0.0}),
     ],
+    "spectral_gap": [
+        ("uniform", one([1.0, 0, 0]), {"": 1.0, "ratio": math.inf}),
+        ("identity", one([1.0] * 6), {"": 0.0, "ratio": 1.0}),
+        ("half", one([2.0, 1, 0.5]), {"": 0.5, "ratio": 2.0}),
+    ],
 }
 
 
@@ -282,7 +312,7 @@ def test_parts_that_an_added_identity_does_not_change(key: str, part: str) -> No
     assert (abs(treated[""] - plain[""]) > 0.05).all()
 
 
-@pytest.mark.parametrize("key", ["attention_cosine", "attention_entropy"])
+@pytest.mark.parametrize("key", ["attention_cosine", "attention_entropy", "attention_sink"])
 def test_one_key_is_undefined_with_a_reason(key: str) -> None:
     with pytest.raises(Undefined, match="at least two keys"):
         measured(key, np.ones((2, 3, 5, 1)))
@@ -329,7 +359,7 @@ def test_values_stay_in_their_range(key: str, shape: Any, seed: int, omega: floa
         assert ((actual[part] >= 0) & (actual[part] <= 1 + 1e-6)).all()
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if key not in ("attention_distance", "equivalent_rank")])
+@pytest.mark.parametrize("key", [key for key in KEYS if key not in ("attention_distance", *OF_SINGULAR)])
 @quick
 @given(shape=SHAPES, seed=seeds, omega=omegas)
 def test_the_order_of_the_tokens_does_not_matter(key: str, shape: Any, seed: int, omega: float) -> None:

@@ -20,6 +20,7 @@ import unsmooth.diagnosis.bounds
 import unsmooth.vitals
 from tests.vitals import test_maps as of_maps
 from tests.vitals import test_tokens as of_tokens
+from tests.vitals import test_values as of_values
 from unsmooth.diagnosis import registry as vitals
 from unsmooth.errors import UnsmoothError
 from unsmooth.vitals.base import FAMILIES, Collector, Undefined
@@ -37,9 +38,15 @@ quick = settings(max_examples=15, derandomize=True)
 
 
 def test_every_vital_has_its_equation_and_its_closed_forms() -> None:
-    """Whoever adds a vital adds a reference and cases of known value to one of the three files."""
+    """Whoever adds a vital adds a reference and cases of known value to one of the four files."""
     for table in ("REFERENCES", "CASES"):
-        covered = [*getattr(of_tokens, table), *getattr(of_maps, table), *OF_BLOCKS, *OF_MODELS]
+        covered = [
+            *getattr(of_tokens, table),
+            *getattr(of_maps, table),
+            *getattr(of_values, table),
+            *OF_BLOCKS,
+            *OF_MODELS,
+        ]
         assert sorted(covered) == EVERY, table
 
 
@@ -74,6 +81,8 @@ def test_the_parts_of_a_vital_are_declared(key: str) -> None:
     if key in of_tokens.KEYS:
         x = of_tokens.tokens(2, 6, 5, 0)
         values = of_tokens.measured(key, *of_tokens.arguments(key, x, x + 1))
+    elif key in of_values.KEYS:
+        values = of_values.measured(key, *of_values.arguments(1, 2, 6, 6, 0))
     else:
         values = of_maps.measured(key, of_maps.arguments(key, (1, 2, 6, 6), 0, 0.0))
     assert values.keys() - {""} <= {name for name, _ in vitals.get(key).parts}

@@ -26,7 +26,7 @@ def bench(
     out: Annotated[Path | None, Option(metavar="FILE.json", help="JSON file to write")] = None,
     json: Annotated[bool, Option("--json", help="print JSON instead of tables")] = False,
 ) -> None:
-    """Measure parameters, operations, energy and throughput of models.
+    """Measure parameters, operations, energy and speed of models.
 
     Energy is estimated from the operations. Throughput is timed in interleaved rounds, so that all models are timed
     under the same conditions.

@@ -1,4 +1,7 @@
-"""Batches of images for one host, from any input: a name, an array, a tensor or a loader."""
+"""Batches of images for one host, from any input: a name, an array, a tensor or a loader.
+
+Hosts of clips, spectrograms or signals take a float tensor, a loader, or an .npz file with one of them as `images`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from unsmooth.data.images import ImageReadError, Images, convert_channels, evenl
 from unsmooth.data.sources import open_images
 from unsmooth.data.transforms import preprocessing
 from unsmooth.errors import UnsmoothError
-from unsmooth.hosts.inputs import image_size
+from unsmooth.hosts.inputs import NAMED, input_shape, wrong_input
 
 LIMIT = 512  # default number of images
 SMALL = 16  # largest input side for which digits are the default images
@@ -42,7 +45,7 @@ class ImageBatches:
 
     Attributes:
         name: Name of the images.
-        size: Channels, height and width of the host's input.
+        size: Channels, height and width of the host's input, or the shape of another input.
         mean: Mean that was subtracted; () if unknown.
         std: Standard deviation that was divided by; () if unknown.
         count: Number of images; None for a loader.
@@ -51,7 +54,7 @@ class ImageBatches:
     """
 
     name: str
-    size: tuple[int, int, int]
+    size: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     count: int | None
@@ -104,7 +107,9 @@ def image_batches(
     """
     if batch_size < 1 or (limit is not None and limit < 1):
         raise UnsmoothError(f"batch_size and limit must be at least 1 (got {batch_size} and {limit})")
-    size = image_size(model)
+    size = input_shape(model)
+    if len(size) != 3:
+        source = _not_images(model, source)
     if source is None:
         source = "digits" if size[1] <= SMALL else "photographs"
     if isinstance(source, str | Path):
@@ -115,7 +120,7 @@ def image_batches(
         return _from_images(model, images_from_array(source, "the array"), size, batch_size, limit)
     if isinstance(source, Tensor):
         images = source
-        _check(images, size)
+        _check(model, images, size)
 
         def slices(self: ImageBatches) -> Iterator[NamedImages]:
             last = len(images) if limit is None else min(limit, len(images))
@@ -127,11 +132,11 @@ def image_batches(
         return ImageBatches("a tensor", size, (), (), count, batch_size, slices)
     if not isinstance(source, Iterable):
         raise UnsmoothError(f"images must be a folder, a file, a tensor or a loader (got {type(source).__name__})")
-    return _from_loader(source, size, batch_size, limit)
+    return _from_loader(model, source, size, batch_size, limit)
 
 
 def _from_images(
-    model: nn.Module, images: Images, size: tuple[int, int, int], batch_size: int, limit: int | None
+    model: nn.Module, images: Images, size: tuple[int, ...], batch_size: int, limit: int | None
 ) -> ImageBatches:
     config = preprocessing(model)
     transform = config.eval_transform()
@@ -160,14 +165,33 @@ def _from_images(
     return ImageBatches(images.name, size, config.mean, config.std, count, batch_size, batches)
 
 
-def _from_loader(source: Iterable[Any], size: tuple[int, int, int], batch_size: int, limit: int | None) -> ImageBatches:
+def _not_images(model: nn.Module, source: ImageInput) -> ImageInput:
+    """Clips, spectrograms or signals as a tensor or a loader; raises for images."""
+    if isinstance(source, str | Path) and Path(source).suffix == ".npz" and Path(source).is_file():
+        try:
+            with np.load(source, allow_pickle=False) as arrays:
+                source = arrays["images"]
+        except (OSError, KeyError, ValueError) as error:
+            raise UnsmoothError(f"cannot read {source}: it needs an array `images` ({error})") from error
+    if isinstance(source, np.ndarray):
+        source = torch.from_numpy(source)
+    if source is None or isinstance(source, str | Path):
+        raise UnsmoothError(wrong_input(model, "images" if source is None else str(source)))
+    if isinstance(source, Tensor) and source.dtype == torch.uint8:
+        source = (source.float() / 255 - 0.5) / 0.5
+    return source.float() if isinstance(source, Tensor) else source
+
+
+def _from_loader(
+    model: nn.Module, source: Iterable[Any], size: tuple[int, ...], batch_size: int, limit: int | None
+) -> ImageBatches:
     def batches(self: ImageBatches) -> Iterator[NamedImages]:
         seen = 0
         for images in source:
             labels: Any = None
             if isinstance(images, dict):
                 labels = images.get("labels")
-                images = images.get("pixel_values", images.get("image"))
+                images = next((images[name] for name in (*NAMED, "image") if name in images), None)
             elif isinstance(images, list | tuple):
                 images, labels = [*images, None, None][:2]
             if not isinstance(images, Tensor):
@@ -175,7 +199,7 @@ def _from_loader(source: Iterable[Any], size: tuple[int, int, int], batch_size: 
                     f"the loader must yield a tensor of images, a pair (images, labels) or a dict with pixel_values "
                     f"(got {type(images).__name__})"
                 )
-            _check(images, size)
+            _check(model, images, size)
             if isinstance(labels, Tensor) and labels.ndim == 1 and len(labels) != len(images):
                 raise UnsmoothError(f"the loader yields {len(images)} images and {len(labels)} labels")
             images = images if limit is None else images[: limit - seen]
@@ -192,12 +216,15 @@ def _from_loader(source: Iterable[Any], size: tuple[int, int, int], batch_size: 
     return ImageBatches("a loader", size, (), (), None, batch_size, batches)
 
 
-def _check(images: Tensor, size: tuple[int, int, int]) -> None:
-    if images.ndim != 4 or not images.is_floating_point():
+def _check(model: nn.Module, images: Tensor, size: tuple[int, ...]) -> None:
+    if len(size) != 3:
+        if images.shape[1:] != size or not images.is_floating_point():
+            raise UnsmoothError(wrong_input(model, f"{images.dtype} of shape {tuple(images.shape)}"))
+    elif images.ndim != 4 or not images.is_floating_point():
         raise UnsmoothError(
             f"images must be floats of shape (N, C, H, W), or uint8 (got {images.dtype} of shape {tuple(images.shape)})"
         )
     if not len(images):
         raise UnsmoothError("the tensor holds no images")
-    if images.shape[1] != size[0]:
+    if len(size) == 3 and images.shape[1] != size[0]:
         raise UnsmoothError(f"the host takes {size[0]} channels, but the images have {images.shape[1]}")

@@ -210,7 +210,7 @@ def decode_image(read: Callable[[], Image.Image]) -> Image.Image:
         return to_8bit(ImageOps.exif_transpose(image))
     except UnidentifiedImageError as error:
         raise ImageReadError("not an image that Pillow can read") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # decoders raise errors of many types for damaged files
         raise ImageReadError(str(error) or type(error).__name__) from error
 
 
@@ -255,10 +255,10 @@ def convert_channels(image: Image.Image, channels: int) -> Image.Image:
     width, height = image.size
     if min(width, height) < 2 or max(width, height) > MAX_ASPECT * min(width, height):
         raise ImageReadError(f"an image of {width} × {height} pixels is too narrow")
-    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     try:
+        if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+            image = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
         return image.convert({1: "L", 3: "RGB"}[channels])
     except ValueError as error:  # LAB, for instance
         raise ImageReadError(f"Pillow cannot convert its mode {image.mode}") from error

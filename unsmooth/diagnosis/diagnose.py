@@ -24,7 +24,8 @@ from unsmooth.diagnosis.describe import (
 )
 from unsmooth.diagnosis.measure import measure, measure_model
 from unsmooth.diagnosis.random_reference import RandomModel, random_reference
-from unsmooth.diagnosis.rules import DiagnosisView, limits
+from unsmooth.diagnosis.rules import limits
+from unsmooth.diagnosis.rules.view import DiagnosisView
 from unsmooth.diagnosis.samples import sample_maps
 from unsmooth.diagnosis.settings import DiagnoseSettings
 from unsmooth.diagnosis.verdict import reach_verdict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unsmooth.diagnosis.rules import DiagnosisView
+from unsmooth.diagnosis.rules.view import DiagnosisView
 from unsmooth.results.diagnosis import Finding, Harm, round_values
 from unsmooth.utils.intervals import paired_interval
 

@@ -19,10 +19,10 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import run_images
 from unsmooth.hosts.modes import eval_mode
-from unsmooth.hosts.token_layout import as_tokens, distances, grid_of, prefix_of
+from unsmooth.hosts.token_layout import as_tokens, distances, extent_of, grid_of, on_planes, prefix_of
 from unsmooth.results.diagnosis import Series, Spread
 from unsmooth.seam.intercept import AttentionCall
-from unsmooth.utils.precision import full
+from unsmooth.utils.precision import full, without_autocast
 from unsmooth.utils.threads import one_thread
 from unsmooth.vitals.base import (
     LARGEST_MAPS,
@@ -41,10 +41,10 @@ UNSUPPORTED = {
     "opaque": "the axes of its attention map are unknown",
     "windowed": "its attention is over windows",
     "pooled-kv": "its attention has fewer keys than queries",
+    "pooled-q": "its attention has more keys than queries",
     "class-query": "its attention has one query",
     "global": "its attention is over all tokens",
 }
-NOT_SQUARE = "its maps have {} queries and {} keys"
 CHUNK = 2**18  # map entries per call of a vital, which the processor's cache can hold
 NOT_FINITE = "its tokens contain NaN or infinity"
 
@@ -186,7 +186,7 @@ class _Pass:
         self.end_batch(batch)
 
     def begin_batch(self, batch: NamedImages) -> None:
-        self.size = batch.images.shape[-2:]
+        self.size = extent_of(batch.images, self.anatomy)
         self.batch = len(batch.images)
         self.first: Tensor | None = None
         self.before: Tensor | None = None
@@ -225,14 +225,11 @@ class _Pass:
         if block.index not in self.blocks:
             return
         maps: Tensor | None = None
-        for vital, k in self.due("scores", "map", "map_singular", "map_grid", "blocks"):
+        for vital, k in self.due("scores", "map", "map_singular", "map_grid", "map_values", "values", "blocks"):
             if not vital.accepts:
                 continue
             if attention.kind not in vital.accepts:
                 self.skip(vital, block, UNSUPPORTED[attention.kind])
-                continue
-            if attention.queries != attention.keys and "pooled-kv" not in vital.accepts:  # pooled queries in windows
-                self.skip(vital, block, NOT_SQUARE.format(attention.queries, attention.keys))
                 continue
             k = self.affordable(vital, block, attention, k)
             if k < 1:
@@ -246,7 +243,19 @@ class _Pass:
             if not finite[:k].any():
                 self.skip(vital, block, NOT_FINITE)
             elif vital.of == "blocks":
-                self.collector(vital).map(block.index, maps[:k].mean(dim=1))  # over windows
+                with without_autocast(maps):
+                    self.collector(vital).map(block.index, maps[:k].mean(dim=1))  # over windows
+            elif vital.of in ("map_values", "values"):
+                v = self.values(attention, call.v, maps)
+                if v is None:
+                    self.skip(vital, block, "its values have another layout than its maps")
+                    continue
+                both = (finite & _finite(v))[:k]
+                if not both.any():
+                    self.skip(vital, block, NOT_FINITE)
+                    continue
+                given = (maps, v) if vital.of == "map_values" else (v,)
+                self.measure_heads(vital, block, *(x[:k][both] for x in given))
             else:
                 self.measure_heads(vital, block, maps[:k] if finite[:k].all() else maps[:k][finite[:k]])
 
@@ -273,10 +282,11 @@ class _Pass:
             if grid is None:
                 self.skip(vital, block, "its tokens are not on a grid")
             else:
-                self.measure(vital, block, "", k, patches.unflatten(1, grid))
+                self.measure(vital, block, "", k, on_planes(patches, grid))
         for vital, k in self.due("blocks"):  # all images, finite or not, because labels follow their order
             whole = x.reshape(self.batch, -1, x.shape[-1])  # the pieces of an image together
-            self.collector(vital).tokens(block.index, whole[:k], block.class_token and self.prefix)
+            with without_autocast(x):
+                self.collector(vital).tokens(block.index, whole[:k], block.class_token and self.prefix)
             if not _all_finite(x):
                 self.skip(vital, block, NOT_FINITE)
         self.decomposed.clear()
@@ -342,6 +352,15 @@ class _Pass:
         a = a if a.ndim >= 4 else a.unsqueeze(-3)
         return a.reshape(self.batch, -1, *a.shape[-3:])
 
+    def values(self, attention: Attention, v: Tensor, maps: Tensor) -> Tensor | None:
+        """Values as (B, windows, H, m, c), for maps (B, windows, H, n, m); None if their axes are others."""
+        if v.ndim < 3 or v.numel() % (self.batch * v.shape[-1] * maps.shape[-1]):
+            return None
+        v = self.by_image(attention, v)
+        if v.shape[2] < maps.shape[2] and maps.shape[2] % v.shape[2] == 0:  # grouped queries share their values
+            v = v.repeat_interleave(maps.shape[2] // v.shape[2], dim=2)
+        return v if v.shape[:3] == maps.shape[:3] and v.shape[3] == maps.shape[4] else None
+
     # Calls of vitals.
 
     def measure_singular(self, vital: Vital, block: Block, site: str, tokens: Tensor, k: int, ahead: int) -> None:
@@ -366,10 +385,11 @@ class _Pass:
         else:
             self.skip(vital, block, "it changes the number or the width of its tokens")
 
-    def measure_heads(self, vital: Vital, block: Block, a: Tensor) -> None:
-        """Measure the maps of one attention, (B, windows, H, n, m). `gather_heads` joins the heads of a block."""
-        images, windows = a.shape[:2]
-        arguments: tuple[Tensor, ...] = (a.flatten(0, 1),)
+    def measure_heads(self, vital: Vital, block: Block, *given: Tensor) -> None:
+        """Measure maps or values of one attention, (B, windows, H, …). `gather_heads` joins the heads of a block."""
+        images, windows = given[0].shape[:2]
+        arguments = tuple(a.flatten(0, 1) for a in given)
+        shared: tuple[Tensor, ...] = ()
         try:
             if vital.of == "map_singular":
                 arguments = (singular_values(arguments[0]),)
@@ -379,9 +399,11 @@ class _Pass:
                 grid = grid_of(patches.shape[-1], self.size)
                 if grid is None:
                     raise Undefined("its tokens are not on a grid")
-                arguments = (patches, distances(grid, self.size).to(patches.device))
+                arguments, shared = (patches,), (distances(grid, self.size).to(patches.device),)
             step = max(1, CHUNK // arguments[0][0].numel())
-            chunks = [_named(vital.measure(chunk, *arguments[1:])) for chunk in arguments[0].split(step)]
+            pieces = zip(*(a.split(step) for a in arguments), strict=True)
+            with without_autocast(arguments[0]):
+                chunks = [_named(vital.measure(*piece, *shared)) for piece in pieces]
         except Undefined as reason:
             self.skip(vital, block, str(reason))
             return
@@ -398,7 +420,7 @@ class _Pass:
                 continue
             heads = torch.cat(values, dim=1)
             if heads.ndim == 2:
-                self.add(key, part, index, heads.mean(dim=1))
+                self.add(key, part, index, heads.nanmean(dim=1))  # a head may have no value, as one without sinks
                 self.add(key, f"{part}.heads".lstrip("."), index, heads)
             else:
                 self.add(key, part, index, heads)
@@ -417,7 +439,8 @@ class _Pass:
             self.skip(vital, block, NOT_FINITE)
             return
         try:
-            values = vital.measure(*(arguments if finite.all() else (a[finite] for a in arguments)))
+            with without_autocast(finite):
+                values = vital.measure(*(arguments if finite.all() else (a[finite] for a in arguments)))
         except Undefined as reason:
             self.skip(vital, block, str(reason))
             return
@@ -486,7 +509,7 @@ class _Pass:
             return "it has no residual sum of that branch"
         if vital.of == "blocks":
             return "there is no previous block to compare with"
-        return "it is undefined here (0/0)"
+        return vital.undefined
 
 
 def map_entries(attention: Attention) -> int:

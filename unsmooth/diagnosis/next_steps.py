@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from unsmooth.diagnosis.rules import DiagnosisView, TokenCurves, threshold
+from unsmooth.diagnosis.rules.curves import TokenCurves
+from unsmooth.diagnosis.rules.thresholds import threshold
+from unsmooth.diagnosis.rules.view import DiagnosisView
 from unsmooth.errors import UnsmoothError
 from unsmooth.results.diagnosis import Candidate, Finding, ImagesInfo, Step, Verdict
 from unsmooth.spec import parse
@@ -20,7 +22,7 @@ def next_steps(view: DiagnosisView, verdict: Verdict, findings: list[Finding], i
         return [Step("Find the weights or the input that cause it: later blocks cannot be judged.")]
     if view.model.weights is not None and view.model.weights.kind == "none":
         return [_load_weights(view)]
-    candidates = _candidates(findings)
+    candidates = [candidate for candidate, _ in ranked_candidates(findings)]
     if verdict.state in ("collapsing", "collapsed", "suspicious") and candidates:
         removal = next((c for c in candidates if not c.spec), None)
         if removal is not None:
@@ -31,15 +33,15 @@ def next_steps(view: DiagnosisView, verdict: Verdict, findings: list[Finding], i
     return []
 
 
-def _candidates(findings: list[Finding]) -> list[Candidate]:
-    """Candidates of warnings and severe findings that fit, ranked: as listed, safe ones first."""
-    found: dict[str, Candidate] = {}
+def ranked_candidates(findings: list[Finding]) -> list[tuple[Candidate, Finding]]:
+    """Candidates of warnings and severe findings that fit, each with its finding: as listed, safe ones first."""
+    found: dict[str, tuple[Candidate, Finding]] = {}
     for finding in findings:
         if finding.severity != "note":
             for candidate in finding.remedies:
                 if candidate.fits:
-                    found.setdefault(candidate.spec, candidate)
-    return sorted(found.values(), key=lambda candidate: bool(candidate.spec) and not candidate.safe)
+                    found.setdefault(candidate.spec, (candidate, finding))
+    return sorted(found.values(), key=lambda pair: bool(pair[0].spec) and not pair[0].safe)
 
 
 def _load_weights(view: DiagnosisView) -> Step:

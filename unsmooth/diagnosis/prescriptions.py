@@ -27,6 +27,22 @@ CANDIDATES: dict[str, list[tuple[str, str]]] = {
         ("attn_scale", "one learned gain per head and block lets maps differ"),
         ("adder_attention", "the identity in the map raises its rank"),
     ],
+    "outlier_tokens": [
+        ("test_time_register", "moves the activations that make the outliers to an extra token, without training"),
+        ("registers", "learned tokens hold what the outliers hold"),
+    ],
+    "idle_sinks": [
+        ("gated_attention", "a learned gate on the output lets a head write nothing without a sink"),
+        ("sink_logit", "a key without a value takes the attention that a head does not need"),
+    ],
+    "broadcasting_sinks": [
+        ("registers", "learned tokens hold what is broadcast, in place of patch tokens"),
+        ("test_time_register", "an extra token takes over the outliers that are broadcast, without training"),
+    ],
+    "outlier_activations": [
+        ("gated_attention", "heads that can write nothing need no large activations to make a sink"),
+        ("sink_logit", "a key without a value replaces the sinks that large activations make"),
+    ],
     "ill_conditioned": [("token_graying", "improves the condition number of the tokens before the first block")],
 }
 # For a host that has lost a skip. An identity start would leave it collapsed, with no gradient to learn from.

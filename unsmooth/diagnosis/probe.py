@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import first_tensor
-from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, residual_side
+from unsmooth.hosts.patch_embed import HookPoint
+from unsmooth.seam.intercept import UNKNOWN, AttentionCall, AttentionInterceptor, MapLayout, residual_side
 from unsmooth.seam.patched import observers_are_paused, observers_paused, patches_of
 from unsmooth.surgery.plan import anatomy_of
 
@@ -28,13 +29,13 @@ OnAttention = Callable[[Block, Attention, AttentionCall], None]
 class _Observer(AttentionInterceptor):
     """Observes attention and residual sums, and finds the block and the attention that they belong to."""
 
-    def __init__(
-        self, cores: dict[str, tuple[Block, Attention]], on_call: OnAttention | None, on_sum: OnResidual | None
-    ):
+    def __init__(self, on_call: OnAttention | None, on_sum: OnResidual | None):
         super().__init__()
         self.thread = threading.get_ident()
-        self.cores, self.on_call, self.on_sum = cores, on_call, on_sum
-        self.running: list[str] = []
+        self.on_call, self.on_sum = on_call, on_sum
+        self.running: list[
+            list[tuple[Block, Attention] | None]
+        ] = []  # the attentions of running cores that are to come
         self.block: Block | None = None
         self.stream: list[Tensor | None] = []  # the residual stream of the running block, and its aliases
         self.sums = 0
@@ -44,9 +45,17 @@ class _Observer(AttentionInterceptor):
 
     def saw_attention(self, call: AttentionCall) -> None:
         self.weights = None  # the values of a treated softmax were already applied
-        if self.running and self.on_call is not None:
+        if not self.running:
+            return
+        expected = self.running[-1]
+        found = expected.pop(0) if len(expected) > 1 else expected[0]
+        if self.on_call is not None and found is not None:
             with observers_paused():
-                self.on_call(*self.cores[self.running[-1]], call)
+                self.on_call(*found, call)
+
+    def layout(self) -> MapLayout:
+        found = self.running[-1][0] if self.running else None
+        return UNKNOWN if found is None else found[1].layout
 
     def saw_residual(self, x: Tensor, branch: Tensor, out: Tensor) -> None:
         assert self.block is not None
@@ -107,41 +116,55 @@ def probe(
             stream, what the branch adds, and the sum.
     """
     anatomy = anatomy or anatomy_of(model)
-    cores = {a.core: (block, a) for block in anatomy.blocks for a in block.attentions}
-    observer = _Observer(cores, on_attention, on_residual)
+    cores: dict[str, list[tuple[Block, Attention] | None]] = {}  # None: an attention that is not treated
+    for block in anatomy.blocks:
+        for attention in block.attentions:
+            cores.setdefault(attention.core, [None] * attention.siblings)[attention.order] = (block, attention)
+    observer = _Observer(on_attention, on_residual)
     observed = patches_of(model)
     handles: list[Any] = []
 
-    def enter_block(block: Block) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any = None) -> None:
-            if threading.get_ident() != observer.thread:
-                return
-            x = first_tensor((args, kwargs))
+    def enter_block(block: Block) -> Callable[[Tensor | None], None]:
+        def enter(x: Tensor | None) -> None:
             observer.enter(block, x)
             if x is not None and on_input is not None:
                 with observers_paused():
                     on_input(block, x)
 
-        return hook
+        return enter
 
-    def leave_block(block: Block) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if threading.get_ident() != observer.thread:
-                return
+    def leave_block(block: Block) -> Callable[[Tensor | None], None]:
+        def leave(tokens: Tensor | None) -> None:
             observer.block = None
             observer.stream = []
-            tokens = first_tensor(output)
             if tokens is not None and on_tokens is not None:
                 with observers_paused():
                     on_tokens(block, tokens)
 
-        return hook
+        return leave
+
+    def hook(point: HookPoint, call: Callable[[Tensor | None], None]) -> None:
+        """Call a function with the tokens at a hook point, in the thread of the observer."""
+
+        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if threading.get_ident() == observer.thread:
+                call(first_tensor((args, kwargs)))
+
+        def after(module: nn.Module, args: Any, output: Any) -> None:
+            if threading.get_ident() == observer.thread:
+                call(first_tensor(output))
+
+        module = model.get_submodule(point.module)
+        if point.side == "input":
+            handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        else:
+            handles.append(module.register_forward_hook(after))
 
     def enter_core(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any) -> None:
             if threading.get_ident() != observer.thread:
                 return
-            observer.running.append(name)
+            observer.running.append(list(cores[name]))
             observer.weights = None  # a softmax of another module is not a map of this one
 
         return hook
@@ -152,9 +175,8 @@ def probe(
 
     try:
         for block in anatomy.blocks:
-            module = model.get_submodule(block.name)
-            handles.append(module.register_forward_pre_hook(enter_block(block), with_kwargs=True))
-            handles.append(module.register_forward_hook(leave_block(block)))
+            hook(block.point("input"), enter_block(block))
+            hook(block.point("output"), leave_block(block))
         if on_attention is None and on_residual is None:
             yield anatomy
             return

@@ -12,7 +12,7 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.build import create_host
-from unsmooth.hosts.inputs import image_size
+from unsmooth.hosts.inputs import image_size, input_shape
 from unsmooth.spec import ModelSpec, SpecItem
 from unsmooth.surgery.apply import apply, remove
 from unsmooth.surgery.create import create_model
@@ -63,7 +63,7 @@ def _build(model: nn.Module) -> RandomModel:
     record = record_of(model)
     if record.host is not None:
         created = create_model(ModelSpec(record.host, applied(model).remedies))
-        if image_size(created) == image_size(model):
+        if input_shape(created) == input_shape(model):
             return RandomModel(created, "created from its spec")
     config = getattr(model, "config", None)
     if config is not None and not record.applied:

@@ -10,10 +10,15 @@ from unsmooth.errors import unknown
 from unsmooth.vitals.base import REGISTRY, Vital
 
 QUICK = ("token_cosine", "high_frequency_ratio", "effective_rank", "attention_entropy", "branch_ratio")
+SINKS = (
+    "attention_sink", "sink_value_norm", "sink_output", "massive_activations", "outlier_channels", "spectral_gap",
+    "output_value_cosine", "value_cosine",
+)  # fmt: skip
 # Names that stand for several vitals.
 GROUPS: dict[str, Callable[[Vital], bool]] = {
     "default": lambda vital: vital.default,
     "quick": lambda vital: vital.key in QUICK,
+    "sinks": lambda vital: vital.key in SINKS,
     "theory": lambda vital: vital.family == "theory" and vital.key != "jacobian_spectrum",  # which needs a block
     "all": lambda vital: True,
 }
@@ -22,7 +27,7 @@ GROUPS: dict[str, Callable[[Vital], bool]] = {
 def get(key: str) -> Vital:
     """The vital with this name. An unknown name raises an error that suggests the nearest one."""
     if key not in REGISTRY:
-        raise unknown("vital", key, (*REGISTRY, "default", "theory", "all"))
+        raise unknown("vital", key, (*REGISTRY, *GROUPS))
     return REGISTRY[key]
 
 

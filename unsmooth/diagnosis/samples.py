@@ -1,14 +1,15 @@
 """Attention maps, token similarity and pictures of tokens of a few sample images, small enough for a report.
 
 Maps between patches: every head, a lattice of query patches, and the whole grid of keys, as bytes. The first head also
-as a whole, with max pooling (anti-oversmoothing, Figure 8). `pictures` has the rest. They are for display only; no
-vital is computed from them.
+as a whole, with max pooling (anti-oversmoothing, Figure 8). `pictures` has the rest. Of a clip, the frame in the middle
+is shown. They are for display only; no vital is computed from them.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Sequence
 
 import torch
@@ -23,7 +24,7 @@ from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import batch_inputs, run
 from unsmooth.hosts.modes import eval_mode
-from unsmooth.hosts.token_layout import as_tokens, grid_of, prefix_of
+from unsmooth.hosts.token_layout import as_tokens, extent_of, grid_of, prefix_of
 from unsmooth.results.sample import Sample, SampleBlock
 from unsmooth.seam.intercept import AttentionCall
 from unsmooth.vitals.base import LARGEST_MAPS
@@ -38,16 +39,18 @@ def sample_maps(
     model: nn.Module, anatomy: Anatomy, source: ImageBatches, batch: NamedImages, count: int
 ) -> list[Sample]:
     """Maps and pictures of the first `count` images. Blocks without patches on a grid, or in pieces, have none."""
-    size = batch.images.shape[-2:]
+    size = extent_of(batch.images, anatomy)
+    if len(size) == 1:
+        return []  # a signal has no picture
     pairs = zip(batch.images[:count], batch.names, strict=False)
-    samples = [Sample(name, _data_uri(source.to_pixels(image)), {}) for image, name in pairs]
+    samples = [Sample(name, _data_uri(source.to_pixels(_picture(image, size))), {}) for image, name in pairs]
     for image, sample in zip(batch.images, samples, strict=False):
         _fill(sample, model, anatomy, image.unsqueeze(0), size)
     return samples
 
 
 def _fill(sample: Sample, model: nn.Module, anatomy: Anatomy, image: Tensor, size: Sequence[int]) -> None:
-    """Add the maps and pictures of one image, (1, c, h, w)."""
+    """Add the maps and pictures of one input, a batch of one."""
     pictures = PictureCollector(anatomy)
     maps: dict[int, Tensor] = {}  # of the running block, until its tokens are known
 
@@ -62,23 +65,23 @@ def _fill(sample: Sample, model: nn.Module, anatomy: Anatomy, image: Tensor, siz
             pictures.skip(block, "its tokens are in pieces" if len(tokens) != 1 else NOT_FINITE)
             return
         patches = tokens[0, start:]
-        grid = grid_of(len(patches), size)
+        grid, shown = _plane(len(patches), size)
         if grid is None:
             pictures.skip(block, f"its {len(patches)} tokens fill no grid")
         else:
-            _add_similarity(sample, block, patches, grid)
-            pictures.add_tokens(block, patches, grid)
+            _add_similarity(sample, block, patches[shown], grid)
+            pictures.add_tokens(block, patches[shown], grid)
         if whole is None:
             pictures.skip(block, _why_no_map(block), ("class_attention", "rollout"))
             return
         side = whole.shape[-1]
         extra = max(0, side - tokens.shape[1]) if tokens.shape[1] == block.tokens else 0  # tokens of a remedy
-        shown = slice(start, side - extra)
-        grid = grid_of(side - extra - start, size)
+        grid, shown = _plane(side - extra - start, size)
         square = whole.shape[-2] == side and whole.ndim == 4 and len(whole) == 1
         if grid is None or not square or not whole.sum().isfinite():
             pictures.skip(block, "its maps are not between patches on a grid", ("class_attention", "rollout"))
             return
+        shown = slice(start + shown.start, start + shown.stop)
         _add_maps(sample, block, whole[0], shown, grid)
         if block.index in pictures.pictures:
             pictures.add_map(block, whole[0], shown, grid)
@@ -117,6 +120,26 @@ def _why_no_map(block: Block) -> str:
     if largest > LARGEST_MAPS:
         return f"its maps are too large ({largest / 2**28:,.0f} GiB)"
     return UNSUPPORTED[block.attentions[-1].kind]
+
+
+def _plane(tokens: int, size: Sequence[int]) -> tuple[tuple[int, int] | None, slice]:
+    """Rows and columns of the patches that are shown, and which they are: all of an image, a frame of a clip."""
+    grid = grid_of(tokens, size)
+    if grid is None:
+        return None, slice(0)
+    rows, columns = grid[-2:]
+    middle = math.prod(grid[:-2]) // 2 * rows * columns
+    return (rows, columns), slice(middle, middle + rows * columns)
+
+
+def _picture(item: Tensor, size: Sequence[int]) -> Tensor:
+    """An image (c, h, w) of an input: the middle frame of a clip, a spectrogram in grey."""
+    if item.ndim == 4:
+        frames = item if item.shape[1] in (1, 3) else item.movedim(1, 0)
+        return frames[len(frames) // 2]
+    if item.ndim == 2:
+        return (item if tuple(item.shape) == tuple(size) else item.mT).flip(0).unsqueeze(0)  # low frequencies below
+    return item
 
 
 def _rows_and_columns(grid: tuple[int, int]) -> tuple[list[int], list[int]]:

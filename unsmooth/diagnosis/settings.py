@@ -13,7 +13,9 @@ class DiagnoseSettings:
 
     label = "diagnose"
 
-    vitals: str = option("vitals to measure, comma-separated, or default, quick, theory or all", default="default")
+    vitals: str = option(
+        "vitals to measure, comma-separated, or default, quick, sinks, theory or all", default="default"
+    )
     blocks: str | None = option("blocks to measure, such as 6:, 0,3 or -1 (default: all)", default=None)
     checkpoint: FilePath | None = option("weights to load into the model", default=None)
     pretrained: bool = option("load the library's pretrained weights", default=False)

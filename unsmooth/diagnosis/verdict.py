@@ -13,7 +13,10 @@ from collections.abc import Callable
 from unsmooth.diagnosis.harm import harm_of
 from unsmooth.diagnosis.next_steps import next_steps, would_change
 from unsmooth.diagnosis.prescriptions import prescribe
-from unsmooth.diagnosis.rules import RULES, DiagnosisView, TokenCurves, threshold
+from unsmooth.diagnosis.rules import RULES
+from unsmooth.diagnosis.rules.curves import TokenCurves
+from unsmooth.diagnosis.rules.thresholds import threshold
+from unsmooth.diagnosis.rules.view import DiagnosisView
 from unsmooth.results.diagnosis import Finding, ImagesInfo, Verdict
 from unsmooth.utils.text import blocks_text
 

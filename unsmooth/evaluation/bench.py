@@ -16,7 +16,7 @@ from unsmooth.evaluation import cost
 from unsmooth.evaluation.energy import ASSUMPTIONS, PRICES, SOURCE, energy
 from unsmooth.evaluation.operations import Size, count_operations
 from unsmooth.evaluation.settings import BenchSettings
-from unsmooth.hosts.inputs import image_size
+from unsmooth.hosts.inputs import input_shape
 from unsmooth.hosts.modes import device_of
 from unsmooth.hosts.outputs import classes_of
 from unsmooth.results.bench import Bench, BenchRow, Energy, Operations, Throughput, TimingConditions
@@ -145,8 +145,8 @@ def _open(models: Sequence[Model], device: str | None) -> dict[str, nn.Module]:
 
 
 def _size(model: nn.Module, side: int) -> Size:
-    channels, height, width = image_size(model)
-    return (channels, side, side) if side else (channels, height, width)
+    shape = input_shape(model)
+    return (*shape[:-2], side, side) if side else shape
 
 
 def _count(name: str, model: nn.Module, size: Size) -> Operations:

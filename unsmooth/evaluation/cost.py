@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.evaluation.operations import count_operations
-from unsmooth.hosts.inputs import image_size
+from unsmooth.evaluation.operations import Size, count_operations
+from unsmooth.hosts.inputs import input_shape
 from unsmooth.hosts.modes import autocast, device_of, eval_mode
 from unsmooth.hosts.outputs import forward
 from unsmooth.results.bench import Quartiles, Throughput
@@ -23,7 +23,6 @@ from unsmooth.surgery.auxiliary_loss import auxiliary_loss
 
 ROUNDS = 10
 Array = np.ndarray[Any, Any]
-Size = tuple[int, int, int]  # channels, height, width
 SECONDS = 0.2  # minimum duration of one measurement
 
 
@@ -60,7 +59,7 @@ def throughput(
         for name, model in models.items():
             if not training:
                 stack.enter_context(eval_mode(model))
-            images = torch.randn(batch_size, *(size or image_size(model)), device=device_of(model))
+            images = torch.randn(batch_size, *(size or input_shape(model)), device=device_of(model))
             step = _training_step(model, images, amp) if training else _inference(model, images, amp)
             timers[name] = _timer(step, seconds)
         speeds: dict[str, list[float]] = {name: [] for name in models}

@@ -23,19 +23,16 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from unsmooth.hosts.inputs import example_input, first_tensor, run
+from unsmooth.hosts.inputs import batch_inputs, example_input, first_tensor, run
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.results.bench import Count, Operations
 
-Size = tuple[int, int, int]  # channels, height, width
+Size = tuple[int, ...]  # channels, height and width of an image, or the shape of another input
 
 
 def count_operations(model: nn.Module, size: Size | None = None) -> Operations:
     """Operations of a model per image (default: of its own image size). The model is not changed."""
-    example = example_input(model)
-    if size is not None:
-        name = next(iter(example))
-        example[name] = example[name].new_zeros(1, *size)
+    example = example_input(model) if size is None else batch_inputs(model, torch.zeros(1, *size))
     with eval_mode(model), unfused(), Counting() as counting:
         run(model, example)
     return counting.operations()

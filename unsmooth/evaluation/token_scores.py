@@ -138,7 +138,7 @@ class _Pass(ABC):
         if grid is None or not bool(tokens.isfinite().all()):
             self.reasons[block.index] = NO_GRID if grid is None else NOT_FINITE
             return None
-        return tokens, grid
+        return tokens, (grid[0], grid[1])
 
     def pooled(self, block: Block, x: Tensor, patches: Tensor) -> dict[Kind, Tensor]:
         features: dict[Kind, Tensor] = {"mean": patches.mean(dim=1)}

@@ -8,7 +8,8 @@ below are all that this project knows about families.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
@@ -16,8 +17,11 @@ from unsmooth.errors import NotApplicable, UnsmoothError
 from unsmooth.hosts.inputs import Example, example_input
 from unsmooth.hosts.patch_embed import HookPoint, PatchEmbedding, find_patch_embedding, parents
 from unsmooth.hosts.trace import AttentionEvent, LinearEvent, ModuleCall, Trace, trace
+from unsmooth.hosts.unseen import why_unseen
+from unsmooth.seam.intercept import UNKNOWN, MapLayout
 
 CLASS_TOKENS = ("cls_token", "class_token", "class_embedding")
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "heads")
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 # Blocks of hosts without attention: the class with the skip around the token mixer.
 ATTENTION_FREE_BLOCKS = ("timm.models.convmixer.Residual",)
@@ -28,7 +32,7 @@ class Attention:
     """One attention of a block. `core` is the name of the module that runs it, `kind` the label of its map."""
 
     core: str
-    kind: str  # global, windowed, pooled-kv, class-query, channel or opaque
+    kind: str  # global, windowed, pooled-kv, pooled-q, class-query, channel or opaque
     via: str  # sdpa (fused) or softmax (explicit)
     heads: int
     head_axis: int  # counted from the end
@@ -37,13 +41,16 @@ class Attention:
     head_channels: int
     value_channels: int
     windows: int = 1  # maps per image
-    product: int = 0  # the matrix product in the core that computes the scores, counted from 1; 0: a fused kernel
+    product: int = 0  # the product in the core that computes the scores, counted from 1; 0: a fused kernel
     scale_q: float = 1.0
     scale_k: float = 1.0
     scale_after: float = 1.0
     nonstandard_scores: str = ""  # why the scores are not a plain scaled dot product
     mixed: bool = False  # whether a linear layer or a convolution mixes its maps over heads
     inputs: int = 0  # channels of the tokens that its first linear layer reads, one per query; 0: there is none
+    layout: MapLayout = UNKNOWN  # how the host writes it
+    order: int = 0  # among the attentions of its core, in the order in which they run
+    siblings: int = 1  # attentions that its core runs, with this one
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,10 @@ class Branch:
 
 @dataclass(frozen=True)
 class Block:
-    """One block. `reasons` says why a branch is None."""
+    """One block. `reasons` says why a branch is None.
+
+    A block with several attentions has `parts`: the same block as each of them sees it, with its own branches.
+    """
 
     index: int
     name: str
@@ -99,6 +109,14 @@ class Block:
     mlp: Branch | None
     residuals: tuple[str, ...]  # the branch of each residual sum: attn, mlp or other
     reasons: dict[str, str] = field(default_factory=dict)
+    parts: tuple[Block, ...] = ()
+    # A block may be a list of modules that another module, its holder, runs: then these are set.
+    points: dict[str, HookPoint] = field(default_factory=dict)
+    holder: str = ""
+
+    def point(self, side: str) -> HookPoint:
+        """The hook point of the tokens that enter ("input") or leave ("output") the block."""
+        return self.points.get(side) or HookPoint(self.name, side)
 
     def branch(self, name: str) -> Branch:
         """The branch `attn` or `mlp`; raises `NotApplicable` if it has none."""
@@ -123,6 +141,24 @@ class Anatomy:
     blocks: tuple[Block, ...]
     patch_embed: PatchEmbedding | None
     skipped: tuple[str, ...] = ()
+    sums: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the residual sums of the holders of list blocks
+
+    def residual_branches(self, module: str) -> tuple[str, ...]:
+        """The branch of each residual sum that a module runs: a block, or the holder of several."""
+        if module in self.sums:
+            return self.sums[module]
+        return next(block.residuals for block in self.blocks if block.name == module)
+
+    def block_of(self, core: str, order: int = 0) -> Block:
+        """The block, or the part of a block, of one attention."""
+        views = (view for block in self.blocks for view in block.parts or (block,))
+        return next(v for v in views if any((a.core, a.order) == (core, order) for a in v.attentions))
+
+    def layouts(self, core: str) -> tuple[MapLayout, ...]:
+        """How the module `core` writes its attentions, in the order in which they run."""
+        found = {a.order: a for block in self.blocks for a in block.attentions if a.core == core}
+        count = max((a.siblings for a in found.values()), default=0)
+        return tuple(found[order].layout if order in found else UNKNOWN for order in range(count))
 
 
 def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
@@ -141,8 +177,9 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
     if not names:
         raise UnsmoothError(
             f"{type(model).__name__} ran no attention that unsmooth recognises (scaled_dot_product_attention, or "
-            "softmax followed by a product), so there is nothing to treat: is it a vision transformer?"
+            f"softmax followed by a product): {why_unseen(model, traced.softmaxes)}"
         )
+    traced, names, owners = _final_blocks(model, example, traced, names, modules, run)
     patch_embed = find_patch_embedding(traced, modules)
     class_parameter = any(name.split(".")[-1] in CLASS_TOKENS for name, _ in model.named_parameters())
     blocks: list[Block] = []
@@ -152,14 +189,99 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
         if not owners[event.at]
     ]
     for name in names:
-        events = [event for event in traced.attentions if owners[event.at] == name]
+        events = _distinct([event for event in traced.attentions if owners[event.at] == name])
         inner = [call for call in traced.calls if call.name in names and call.name.startswith(f"{name}.")]
         block = _block(len(blocks), name, events, traced, modules, patch_embed, class_parameter, inner)
-        if any(attention.kind == "class-query" for attention in block.attentions):
+        kept = [e for e, a in zip(events, block.attentions, strict=True) if a.kind != "class-query"]
+        if len(kept) < len(events):
             skipped.append(f"{name}: class attention (one query) is not treated")
-        else:
+            block = _block(len(blocks), name, kept, traced, modules, patch_embed, class_parameter, inner)
+        if kept or not events:
             blocks.append(block)
-    return Anatomy(tuple(blocks), patch_embed, tuple(skipped))
+    if not blocks:
+        raise UnsmoothError(f"{type(model).__name__} has no block to treat: {'; '.join(dict.fromkeys(skipped))}")
+    return Anatomy(tuple(blocks), patch_embed, tuple(skipped), _sums_of_holders(blocks, traced))
+
+
+def _final_blocks(
+    model: nn.Module, example: Example, traced: Trace, names: list[str], modules: dict[str, nn.Module], run: set[str]
+) -> tuple[Trace, list[str], dict[int, str]]:
+    """The trace, the names of the blocks, and the block of each attention.
+
+    A module inside a block that has residual sums of its own around its attention is the block, as in MaxViT. Where a
+    block is `nn.ModuleList([attention, mlp])` and the sums are outside of its members, the list is the block, and
+    the host is traced again with it.
+    """
+    inner = _blocks_inside(traced, names, modules, run)
+    names = list(dict.fromkeys(part for name in names for part in inner.get(name, [name])))
+    lists: dict[str, str] = {}
+    for call in traced.calls:
+        parent = call.name.rpartition(".")[0]
+        if (
+            call.name in names
+            and isinstance(modules[parent], nn.ModuleList)
+            and parent not in run
+            and isinstance(modules[parent.rpartition(".")[0]], nn.ModuleList)
+            and not call.sums
+        ):
+            lists[call.name] = parent
+    while lists:
+        merged = list(dict.fromkeys(lists.get(name, name) for name in names))
+        again = trace(model, example, {*lists.values()})
+        times = Counter(call.name for call in again.calls)
+        wrong = {
+            parent
+            for parent in lists.values()
+            if parent not in again.exits or times[parent] != 1 or times[again.exits[parent][0]] != 1
+        }
+        if not wrong:
+            traced, names = again, merged
+            break
+        lists = {name: parent for name, parent in lists.items() if parent not in wrong}
+    owners = {}
+    for event in traced.attentions:
+        name = _block_of(event.core, modules, run)
+        name = next((part for part in inner.get(name, []) if _inside(event.core, part)), name)
+        owners[event.at] = lists.get(name, name)
+    return traced, names, owners
+
+
+def _blocks_inside(
+    traced: Trace, names: list[str], modules: dict[str, nn.Module], run: set[str]
+) -> dict[str, list[str]]:
+    """Blocks that hold several modules with an attention and residual sums each: these modules."""
+    summing = {call.name for call in traced.calls if call.sums}
+    found: dict[str, list[str]] = {}
+    for name in names:
+        events = _distinct([e for e in traced.attentions if _block_of(e.core, modules, run) == name])
+        parts = [_attention_branch(name, event.core, modules) for event in events]
+        own = all(event.core != part and part in summing for event, part in zip(events, parts, strict=True))
+        if own and len(set(parts)) == len(events) > 1:
+            found[name] = parts
+    return found
+
+
+def _sums_of_holders(blocks: list[Block], traced: Trace) -> dict[str, tuple[str, ...]]:
+    """The residual sums of the modules that run list blocks, as a patch of such a module counts them: "3.mlp"."""
+    calls = {call.name: call for call in traced.calls}
+    held = [block for block in blocks if block.holder]
+    labels = {
+        at: f"{block.index}.{name}"
+        for block in held
+        for at, name in zip(calls[block.name].sums, block.residuals, strict=True)
+    }
+    sums: dict[str, tuple[str, ...]] = {}
+    for holder in dict.fromkeys(block.holder for block in held):
+        found = tuple(labels.get(at, "other") for at in calls[holder].sums)
+        wanted = [f"{b.index}.{name}" for b in held if b.holder == holder for name in b.residuals]
+        if [label for label in found if label != "other"] == wanted:  # or else a patch would miss some of them
+            sums[holder] = found
+    return sums
+
+
+def _distinct(events: list[AttentionEvent]) -> list[AttentionEvent]:
+    """The attentions of a block, once each: a module that runs several times has one set of patches."""
+    return list({(event.core, event.order): event for event in reversed(events)}.values())[::-1]
 
 
 def _class_name(module: nn.Module) -> str:
@@ -195,31 +317,88 @@ def _block(index: int, name: str, events: list[AttentionEvent], traced: Trace, m
     before_inner = min((other.start for other in inner), default=call.end)
     sums = [at for at in call.sums if at < before_inner]  # a block inside it ends its residual stream
     reasons: dict[str, str] = {}
-    channels, tokens, _ = _layout(call.input or (), linears)
-    attentions = tuple(_attention(event, modules, tokens, channels, linears) for event in events)
-    attn = mlp = None
-    attn_module: str | None = None
-    own = any(event.core == name for event in events)
-    if own:
+    channels, tokens, channels_last = _layout(call.input or (), linears)
+    counts = Counter(core for core, _ in {(event.core, event.order) for event in traced.attentions})
+    if not channels_last:  # then it is tokens that are contiguous, in any attention
+        events = [replace(event, tokens_last=False) for event in events]
+    attentions = tuple(_attention(e, modules, tokens, channels, linears, counts[e.core]) for e in events)
+    residuals: tuple[str, ...]
+    if any(event.core == name for event in events):
         reasons["attn"] = reasons["mlp"] = "its attention and MLP are not modules of their own"
-    elif len(events) == 1:
-        attn_module = _attention_branch(name, events[0].core, modules)
-        attn = _branch(attn_module, [e for e in linears if _inside(e.stack[-1], attn_module)], attentions[0],
-                       inside, sums, modules, tokens, channels)  # fmt: skip
-    elif events:
-        reasons["attn"] = f"it has {len(events)} attentions, not one"
-    else:
+        residuals = ()
+    elif not events:
         reasons["attn"] = "it has no softmax attention"
-    after = max((event.at for event in events), default=0)
-    rest = [e for e in linears if not _inside(e.stack[-1], attn_module) and e.weight and e.at > after]
-    if len(events) == 1 and len(rest) >= 2 and not own:
-        holder = _common_module(name, [e.stack for e in rest])
-        mlp = _branch(holder, rest, None, inside, sums, modules, tokens, channels)
+        residuals = ("attn",) * len(sums)
+    else:
+        residuals = _residual_branches(sums, events, _after_attention(linears, events, name, modules))
+    block = Block(index, name, tokens, channels, False, attentions, None, None, residuals, reasons)
+    if name in traced.holders:
+        first = min((c for c in inside), key=lambda c: c.start)
+        points = {"input": HookPoint(first.name, "input"), "output": HookPoint(*traced.exits[name])}
+        block = replace(block, points=points, holder=traced.holders[name])
+    if not reasons:
+        starts = [_start(name, event, inside, modules) for event in events]
+        views = [
+            _view(block, event, attention, [e for e in linears if start < e.at < end], inside, sums, modules)
+            for event, attention, start, end in zip(events, attentions, starts, [*starts[1:], call.end], strict=True)
+        ]
+        if len(views) == 1:
+            block = views[0]
+        else:
+            several = f"it has {len(events)} attentions, not one"
+            block = replace(block, reasons={"attn": several, "mlp": several})
+            parts = (_with_class_token(view, patch_embed, class_parameter) for view in views)
+            block = replace(block, parts=tuple(parts))
+    elif len(events) > 1:
+        block = replace(block, parts=tuple(replace(block, attentions=(a,)) for a in attentions))
     else:
         reasons.setdefault("mlp", "it has no MLP of linear layers after its attention")
-    residuals = () if own else _residual_branches(sums, events, rest) if events else ("attn",) * len(sums)
-    class_token = class_parameter and patch_embed is not None and tokens > patch_embed.tokens_of(tokens)
-    return Block(index, name, tokens, channels, class_token, attentions, attn, mlp, residuals, reasons)
+    return _with_class_token(block, patch_embed, class_parameter)
+
+
+def _with_class_token(block: Block, patch_embed: PatchEmbedding | None, class_parameter: bool) -> Block:
+    found = class_parameter and patch_embed is not None and block.tokens > patch_embed.tokens_of(block.tokens)
+    return replace(block, class_token=found)
+
+
+def _start(block: str, event: AttentionEvent, inside: list[ModuleCall], modules: dict[str, nn.Module]) -> int:
+    """When the attention branch of an event starts, after which linear layers belong to it or to its MLP."""
+    module = _attention_branch(block, event.core, modules)
+    return max((c.start for c in inside if c.name == module and c.start < event.at), default=event.at)
+
+
+def _after_attention(linears: list[LinearEvent], events: list[AttentionEvent], block: str,
+                     modules: dict[str, nn.Module]) -> list[LinearEvent]:  # fmt: skip
+    """The linear layers of the MLPs of a block: those after an attention that are in no attention branch."""
+    branches = [_attention_branch(block, event.core, modules) for event in events]
+    first = max(event.at for event in events) if len(events) == 1 else min(event.at for event in events)
+    return [
+        e for e in linears
+        if e.weight and e.at > first and not any(_inside(e.stack[-1], branch) for branch in branches)
+    ]  # fmt: skip
+
+
+def _view(block: Block, event: AttentionEvent, attention: Attention, linears: list[LinearEvent],
+          inside: list[ModuleCall], sums: list[int], modules: dict[str, nn.Module]) -> Block:  # fmt: skip
+    """The block as one of its attentions sees it; `linears` are those from its branch to the next attention."""
+    module = _attention_branch(block.name, event.core, modules)
+    call = next((c for c in inside if c.name == module), None)
+    channels, tokens = block.channels, block.tokens
+    if len(block.attentions) > 1 and call is not None and call.input:
+        channels, tokens, _ = _layout(call.input, [e for e in linears if _inside(e.stack[-1], module)])
+    reasons: dict[str, str] = {}
+    own = [e for e in linears if _inside(e.stack[-1], module)]
+    attn = _branch(module, own, attention, inside, sums, modules, tokens, channels)
+    mlp = None
+    rest = _after_attention(linears, [event], block.name, modules)
+    if len(rest) >= 2:
+        holder = _common_module(block.name, [e.stack for e in rest])
+        mlp = _branch(holder, rest, None, inside, sums, modules, tokens, channels)
+    else:
+        reasons["mlp"] = "it has no MLP of linear layers after its attention"
+    return replace(
+        block, tokens=tokens, channels=channels, attentions=(attention,), attn=attn, mlp=mlp, reasons=reasons
+    )
 
 
 def _layout(shape: tuple[int, ...], linears: list[LinearEvent]) -> tuple[int, int, bool]:
@@ -229,41 +408,46 @@ def _layout(shape: tuple[int, ...], linears: list[LinearEvent]) -> tuple[int, in
     if len(shape) == 4:
         last = bool(linears) and shape[3] == linears[-1].outputs
         return (shape[3], shape[1] * shape[2], True) if last else (shape[1], shape[2] * shape[3], False)
-    return (shape[-1] if shape else 0), 1, True
+    return (shape[-1] if shape else 0), math.prod(shape[1:-1]), True
 
 
 def _attention(event: AttentionEvent, modules: dict[str, nn.Module], tokens: int, channels: int,
-               linears: list[LinearEvent]) -> Attention:  # fmt: skip
+               linears: list[LinearEvent], siblings: int) -> Attention:  # fmt: skip
     core, q, v = modules[event.core], event.queries, event.values
-    declared = next(
-        (getattr(core, a) for a in ("num_heads", "num_attention_heads", "n_heads") if hasattr(core, a)), None
-    )
+    declared = next((heads for name in HEADS if isinstance(heads := getattr(core, name, None), int)), 0)
     leading = v[:-2]
-    axis = -3
-    if isinstance(declared, int) and len(leading) > 1:
-        axis = next((i - len(v) for i in range(1, len(leading)) if leading[i] == declared), -3)
-    heads = v[axis] if len(leading) > 1 else 1
-    windows = math.prod(leading) // heads
+    axis, folded = -3, 0
     if len(leading) < 2:
+        folded = _folded_heads(leading, declared, siblings)
+        heads = folded or 1
+    else:
+        axis = next((i - len(v) for i in range(1, len(leading)) if leading[i] == declared), -3)
+        heads = v[axis]
+    windows = math.prod(leading) // heads
+    if len(leading) < 2 and not folded:
         kind = "opaque"
     elif q[-2] == 1 and event.keys > 1:
         kind = "class-query"
+    elif q[-2] != event.keys:
+        kind = "pooled-kv" if event.keys < q[-2] else "pooled-q"
     elif v[-1] == tokens and event.keys * heads == channels and (event.keys != tokens or event.tokens_last):
         kind = "channel"
-    elif windows > 1:
-        kind = "windowed"
-    elif q[-2] == event.keys:
-        kind = "global"
-    elif event.keys < q[-2]:
-        kind = "pooled-kv"
     else:
-        kind = "opaque"
+        kind = "windowed" if windows > 1 else "global"
     first = next((e for e in linears if _inside(e.stack[-1], event.core) and e.at < event.at), None)
     inputs = first.inputs if first is not None and first.rows == windows * q[-2] else 0
     return Attention(
         event.core, kind, event.via, heads, axis, q[-2], event.keys, q[-1], v[-1], windows, event.product,
         event.scale_q, event.scale_k, event.scale_after, event.nonstandard_scores, event.mixed, inputs,
+        MapLayout(event.side if event.via == "softmax" else "", folded), event.order, siblings,
     )  # fmt: skip
+
+
+def _folded_heads(leading: tuple[int, ...], declared: int, siblings: int) -> int:
+    """The heads in the only axis before tokens and channels, for one image; 0 if they cannot be told from windows."""
+    if not leading or leading[0] == 1 or (siblings > 1 and siblings == declared):
+        return 1 if leading else 0  # one head, or a core that runs one attention per head
+    return declared if declared and leading[0] % declared == 0 else 0
 
 
 def _attention_branch(block: str, core: str, modules: dict[str, nn.Module]) -> str:

@@ -21,6 +21,10 @@ def why_no_extra_tokens(model: nn.Module, anatomy: Anatomy, example: Example | N
     blocks = anatomy.blocks
     if len({(block.tokens, block.channels) for block in blocks}) != 1:
         return "its blocks have different numbers of tokens or channels"
+    if any(block.holder for block in blocks):
+        return "its blocks are lists of modules, so tokens cannot be added around them"
+    if not all(block.residuals for block in blocks):
+        return "its blocks are not modules with residual sums, so tokens cannot be added around them"
     if any(len(b.attentions) != 1 or b.attentions[0].kind != "global" for b in blocks):
         return "its attention is not global in every block"
 

@@ -1,8 +1,12 @@
-"""Inputs of a host: an example, a batch, the image size, and how to call it."""
+"""Inputs of a host: an example, a batch, their shape, and how to call it.
+
+Most hosts take images (channels, height, width). Video hosts take clips, (frames, channels, height, width) in
+transformers and (channels, frames, height, width) elsewhere; audio hosts take spectrograms (time, frequency) or signals
+(channels, time). What a host needs besides, such as text or a timestep, is made up by `unsmooth.hosts.companions`.
+"""
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -12,25 +16,35 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, first_line
+from unsmooth.hosts.companions import companions, forward_parameters
 from unsmooth.hosts.modes import device_of, dtype_of, eval_mode
 
 Example = dict[str, Any]
 SIDES = ("img_size", "image_size", "input_size", "resolution")  # attributes with the size of images
+CHANNELS = ("num_channels", "in_channels", "in_chans")  # attributes with the channels of images
 USUAL = (224, 32, 64, 28, 384, 96, 128, 256, 512)  # pixels, tried in this order
 MAX_OTHER = 9  # class, distillation and register tokens in a position embedding
-TEXT_LENGTH = 4  # tokens of the text that a host for images and text is called with
+NAMED = ("pixel_values_videos", "pixel_values", "input_values")  # arguments of transformers that take the input
+FRAMES = ("num_frames", "frames_per_clip")  # attributes with the frames of a clip
+KINDS = {2: "spectrograms or signals", 3: "images", 4: "clips"}  # by the axes of one item
 
 # Sizes of hosts that do not tell theirs, found by trying.
 _TRIED: WeakKeyDictionary[nn.Module, tuple[int, int, int]] = WeakKeyDictionary()
 
 
 def example_input(model: nn.Module) -> Example:
-    """An input that the host accepts, as an argument of `run`: one image of noise, with text if the host needs it."""
+    """An input that the host accepts, as an argument of `run`: noise of its shape, with text if the host needs it.
+
+    A model of your own may hold one as `example_input_array`, as in Lightning.
+    """
     if next(model.parameters(), None) is None:
         raise UnsmoothError(f"{type(model).__name__} has no parameters, so it is not a vision transformer")
-    if not describes_input(model) and _known_side(model) is None and model not in _TRIED:
-        _TRIED[model] = _usual_size(model)
-    return batch_inputs(model, torch.randn(1, *image_size(model), generator=torch.Generator().manual_seed(0)))
+    own = getattr(model, "example_input_array", None)
+    if isinstance(own, Mapping):
+        return dict(own)
+    if not isinstance(own, Tensor) and not describes_input(model) and _known_side(model) is None:
+        _TRIED[model] = _TRIED.get(model) or _usual_size(model)
+    return batch_inputs(model, torch.randn(1, *input_shape(model), generator=torch.Generator().manual_seed(0)))
 
 
 def describes_input(model: nn.Module) -> bool:
@@ -51,24 +65,37 @@ def _usual_size(model: nn.Module) -> tuple[int, int, int]:
     return channels, default[0], default[1]
 
 
-def batch_inputs(model: nn.Module, images: Tensor) -> Example:
-    """A batch of images as an argument of `run`: on the host's device, in its dtype, with text if the host needs it."""
-    images = images.to(device_of(model), dtype_of(model))
-    name = "pixel_values" if takes_pixel_values(model) else "image"
-    return {name: images, **text_inputs(model, len(images))}
+def batch_inputs(model: nn.Module, items: Tensor) -> Example:
+    """A batch of images, or what else the host takes, as an argument of `run`: on the host's device, in its dtype.
+
+    Text, timesteps and the like are added if the host needs them.
+    """
+    items = items.to(device_of(model), dtype_of(model))
+    name = input_name(model)
+    if "spatial_shapes" in forward_parameters(model):
+        return _flat_patches(model, items)
+    return {name: items, **companions(model, name, items)}
 
 
-def takes_pixel_values(model: nn.Module) -> bool:
-    """Whether images are passed as `pixel_values=`, as in Hugging Face models, and not by position."""
-    return getattr(model, "config", None) is not None
+def input_name(model: nn.Module) -> str:
+    """The argument that takes the input, as in Hugging Face models; "image" if it is passed by position."""
+    if getattr(model, "config", None) is None:
+        return "image"
+    parameters = forward_parameters(model)
+    return next((name for name in NAMED if name in parameters), "image")
 
 
-def text_inputs(model: nn.Module, count: int) -> Example:
-    """A short text for each of `count` images if the host takes text, such as ViLT; an empty dict otherwise."""
-    if not takes_pixel_values(model) or "input_ids" not in inspect.signature(model.forward).parameters:
-        return {}
-    text = torch.arange(1, TEXT_LENGTH + 1, device=device_of(model)).expand(count, TEXT_LENGTH)
-    return {"input_ids": text, "attention_mask": torch.ones_like(text)}
+def _flat_patches(model: nn.Module, images: Tensor) -> Example:
+    """Images as SigLIP 2 takes them: flat patches (n, side · side · channels), with rows and columns of their grid."""
+    side = _config(model).patch_size
+    rows, columns = (length // side for length in images.shape[-2:])
+    patches = images[..., : rows * side, : columns * side].unflatten(3, (columns, side)).unflatten(2, (rows, side))
+    shapes = torch.tensor([[rows, columns]], device=images.device).expand(len(images), 2)
+    return {
+        "pixel_values": patches.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2),
+        "pixel_attention_mask": shapes.new_ones(len(images), rows * columns),
+        "spatial_shapes": shapes,
+    }
 
 
 def run(model: nn.Module, example: Mapping[str, Any]) -> Any:
@@ -82,9 +109,11 @@ def run_images(model: nn.Module, images: Tensor) -> Any:
     try:
         return run(model, batch_inputs(model, images))
     except (AssertionError, RuntimeError, ValueError) as error:
-        given, own = tuple(images.shape[1:]), image_size(model)
+        given, own = tuple(images.shape[1:]), input_shape(model)
         if isinstance(error, UnsmoothError | torch.OutOfMemoryError) or given == own:
             raise
+        if len(given) != 3 or len(own) != 3:
+            raise UnsmoothError(wrong_input(model, given)) from error
         advice = f"Resize them to {own[1]} × {own[2]}"
         if given[0] == own[0] and given[1] == given[2]:
             advice += f", or build the host for them (img_size={given[1]})"
@@ -98,14 +127,56 @@ def _size(shape: tuple[int, ...]) -> str:
     return f"{shape[0]} channels and {' × '.join(map(str, shape[1:]))} pixels"
 
 
-def image_size(model: nn.Module) -> tuple[int, int, int]:
-    """Channels, height and width of the images that a host was built for."""
-    config = getattr(model, "config", None)
+def wrong_input(model: nn.Module, given: object) -> str:
+    """The message for an input of another shape than the host takes."""
+    own = input_shape(model)
+    return (
+        f"{type(model).__name__} takes {KINDS.get(len(own), 'inputs')} of shape {own} (got {given}). "
+        f"Pass a float tensor of shape {('N', *own)!r}, or a loader of such batches.".replace("'", "")
+    )
+
+
+def input_shape(model: nn.Module) -> tuple[int, ...]:
+    """The shape of one input: an image, a clip, a spectrogram or a signal (see the top of this file)."""
+    own = getattr(model, "example_input_array", None)
+    if isinstance(own, Tensor):
+        return tuple(own.shape[1:])
+    config = _config(model)
+    if hasattr(config, "num_mel_bins"):
+        return config.max_length, config.num_mel_bins
+    channels, height, width = image_size(model)
     if config is not None:
-        config = getattr(config, "vision_config", config)
-        side = getattr(config, "image_size", 224)
-        height, width = side if isinstance(side, list | tuple) else (side, side)
-        return getattr(config, "num_channels", 3), height, width
+        frames = next((getattr(config, name) for name in FRAMES if hasattr(config, name)), None)
+        return (frames, channels, height, width) if frames else (channels, height, width)
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv1d | nn.Conv2d | nn.Conv3d)), None)
+    if isinstance(first, nn.Conv3d):
+        return channels, _frames_of(model), height, width
+    return channels, height, width
+
+
+def _frames_of(model: nn.Module) -> int:
+    """Frames of the clips of a host outside transformers: as an attribute tells, 16 otherwise."""
+    names = (*FRAMES, "frames", "temporal_size")
+    frames = next((getattr(model, name) for name in names if isinstance(getattr(model, name, None), int)), None)
+    return 16 if frames is None else frames
+
+
+def _config(model: nn.Module) -> Any:
+    """The configuration of a Hugging Face model, or that of its vision tower; None for other hosts."""
+    config = getattr(model, "config", None)
+    return getattr(config, "vision_config", config)
+
+
+def image_size(model: nn.Module) -> tuple[int, int, int]:
+    """Channels, height and width of the images, or frames, that a host was built for."""
+    config = _config(model)
+    if config is not None:
+        side = next((side for name in (*SIDES, "crop_size", "sample_size") if (side := _side(config, name))), None)
+        if side is None and hasattr(config, "num_patches"):  # patches in any number, on any grid
+            side = math.isqrt(config.num_patches) * config.patch_size
+        height, width = side if isinstance(side, list | tuple) else (side or 224, side or 224)
+        channels = next((n for name in CHANNELS if isinstance(n := getattr(config, name, None), int)), 3)
+        return channels, height, width
     settings = getattr(model, "pretrained_cfg", None) or {}
     channels, height, width = settings.get("input_size", (3, 224, 224))
     side = _known_side(model)
@@ -114,9 +185,9 @@ def image_size(model: nn.Module) -> tuple[int, int, int]:
     if side is not None:
         height, width = side if isinstance(side, list | tuple) else (side, side)
     channels = getattr(model, "in_chans", channels)  # for hosts without a convolution
-    convolution = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
-    if convolution is not None:
-        channels = convolution.in_channels
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Conv3d | nn.Linear)), None)
+    if isinstance(first, nn.Conv2d | nn.Conv3d) and {*first.kernel_size} != {1}:  # or else it embeds whole patches
+        channels = first.in_channels
     return channels, height, width
 
 
@@ -141,8 +212,9 @@ def _side(owner: Any, name: str) -> Any:
 
 def _side_of_positions(model: nn.Module) -> int | None:
     """The side of square images with as many patches as the position embedding has rows, less a few other tokens."""
-    patch = next((m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == m.stride), None)
-    rows = next((p.shape[-2] for name, p in model.named_parameters() if "pos" in name and p.ndim >= 2), 0)
+    patch = next((m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == m.stride != (1, 1)), None)
+    tables = (p for name, p in model.named_parameters() if "pos" in name and "relative" not in name and p.ndim >= 2)
+    rows = next((p.shape[-2] for p in tables), 0)
     if patch is None or not rows:
         return None
     grid = next((math.isqrt(rows - k) for k in range(MAX_OTHER) if math.isqrt(max(rows - k, 0)) ** 2 == rows - k), 0)

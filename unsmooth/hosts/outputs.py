@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError, first_line
-from unsmooth.hosts.inputs import image_size, run, takes_pixel_values
+from unsmooth.hosts.inputs import batch_inputs, input_shape, run
 from unsmooth.hosts.modes import device_of, dtype_of, eval_mode
 
 
@@ -35,8 +35,7 @@ def logits_of(output: Any) -> Tensor:
 def forward(model: nn.Module, images: Tensor) -> Tensor:
     """The logits of a batch, which is moved to the model's device and dtype. The mode of the model is not changed."""
     images = images.to(device_of(model), dtype_of(model), non_blocking=True)
-    name = "pixel_values" if takes_pixel_values(_unwrapped(model)) else "image"
-    return logits_of(run(model, {name: images}))
+    return logits_of(run(model, batch_inputs(_unwrapped(model), images)))
 
 
 def classes_of(model: nn.Module) -> int:
@@ -46,7 +45,7 @@ def classes_of(model: nn.Module) -> int:
         raise UnsmoothError("the model has no classification head (num_classes=0), so it has no accuracy")
     try:
         with eval_mode(model):
-            return forward(model, torch.zeros(1, *image_size(host))).shape[1]
+            return forward(model, torch.zeros(1, *input_shape(host))).shape[1]
     except UnsmoothError:
         raise
     except Exception as error:  # a host may fail in any way on an input that it was not made for

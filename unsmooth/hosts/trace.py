@@ -14,13 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import Example, first_tensor, run
 from unsmooth.hosts.modes import eval_mode
-from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, residual_side
+from unsmooth.seam.intercept import SOFTMAX, AttentionCall, AttentionInterceptor, residual_side
+from unsmooth.seam.products import Product
 
 Shape = tuple[int, ...]
 CONVOLUTIONS = {torch.conv2d, torch.nn.functional.conv2d}
 MULTIPLY = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, Tensor.mul_, Tensor.__imul__}
+# Functions whose result holds the same numbers in another order of axes, so that a scale stays known.
+VIEWS = {
+    torch.transpose, Tensor.transpose, torch.permute, Tensor.permute, torch.swapaxes, Tensor.swapaxes,
+    Tensor.mT.__get__, Tensor.t,  # type: ignore[attr-defined]
+    torch.squeeze, Tensor.squeeze, torch.unsqueeze, Tensor.unsqueeze, Tensor.expand,
+}  # fmt: skip
 DIVIDE = {torch.div, Tensor.div, Tensor.__truediv__, Tensor.div_, Tensor.__itruediv__}
 
 
@@ -43,12 +51,14 @@ class AttentionEvent:
 
     at: int
     core: str  # the innermost module that ran it
+    order: int  # among the attentions of this call of the core, from 0
     via: str
     queries: Shape
     values: Shape
     keys: int
     tokens_last: bool  # whether the values are contiguous over tokens, not channels: attention over channels
-    product: int = 0  # the matrix product in the core that computes the scores, counted from 1; 0: a fused kernel
+    side: str = "left"  # the factor of the product with the values that is the map: left or right
+    product: int = 0  # the product in the core that computes the scores, counted from 1; 0: a fused kernel
     scale_q: float = 1.0
     scale_k: float = 1.0
     scale_after: float = 1.0
@@ -75,6 +85,9 @@ class Trace:
     calls: list[ModuleCall] = field(default_factory=list)
     attentions: list[AttentionEvent] = field(default_factory=list)
     linears: list[LinearEvent] = field(default_factory=list)
+    softmaxes: int = 0
+    exits: dict[str, tuple[str, str]] = field(default_factory=dict)  # of list blocks: where their tokens come out
+    holders: dict[str, str] = field(default_factory=dict)  # of list blocks: the module that runs their members
 
 
 def _shape(value: Any) -> Shape | None:
@@ -88,25 +101,41 @@ class _Product:
 
     at: int
     scores: Tensor
+    size: Shape  # rows and columns
     queries: Shape
     scale_q: float
     scale_k: float
 
 
+@dataclass
+class _Running:
+    """A call that has not ended, and its residual stream, under all its names."""
+
+    call: ModuleCall
+    stream: list[Tensor | None]
+
+
 class _Recorder(AttentionInterceptor):
-    def __init__(self, model: nn.Module, trace: Trace):
+    follows_products = True
+
+    def __init__(self, model: nn.Module, trace: Trace, lists: Collection[str]):
         super().__init__()
-        self.trace, self.clock, self.stack = trace, 0, [""]
-        self.open: list[ModuleCall] = []
-        self.streams: list[list[Tensor | None]] = []  # the residual stream of each open call, under all its names
+        self.trace, self.lists, self.clock, self.stack = trace, lists, 0, [""]
+        self.list_block: _Running | None = None  # the block that is a list of modules and not a module, if one runs
+        self.open: list[_Running] = []
         self.parameters = {id(p): name for name, p in model.named_parameters(remove_duplicate=False)}
         self.reset_scores()
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        self.trace.softmaxes += func in SOFTMAX  # over any axis
+        return super().__torch_function__(func, types, args, kwargs)
 
     def reset_scores(self) -> None:
         # From one attention to the next: tensors times a scalar, and products of two tensors.
         self.scaled: list[tuple[Tensor, float]] = []
         self.products: list[_Product] = []
         self.maps: list[Tensor] = []  # the latest softmax, and tensors derived from it
+        self.side = "left"
         self.scale_after = 1.0
         self.nonstandard = ""
         self.mixed = False
@@ -115,21 +144,49 @@ class _Recorder(AttentionInterceptor):
         self.clock += 1
         return self.clock
 
+    def running(self) -> list[_Running]:
+        return self.open if self.list_block is None else [*self.open, self.list_block]
+
     def enter(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            call = ModuleCall(name, module, self.tick(), input=_shape((args, kwargs)))
+            x = first_tensor((args, kwargs))
+            self.passes(name, "input", x)
+            if (parent := name.rpartition(".")[0]) in self.lists:
+                self.enter_list(parent, x)
+            call = ModuleCall(name, module, self.tick(), input=_shape(x))
             self.trace.calls.append(call)
-            self.open.append(call)
-            self.streams.append([first_tensor((args, kwargs))])
+            self.open.append(_Running(call, [x]))
             self.stack.append(name)
 
         return hook
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        call = self.open.pop()
+        call = self.open.pop().call
         call.end, call.output = self.tick(), _shape(output)
-        self.streams.pop()
+        self.passes(call.name, "output", first_tensor(output))
         self.stack.pop()
+        if self.list_block is not None and self.trace.holders[self.list_block.call.name] == call.name:
+            self.leave_list()
+
+    def enter_list(self, name: str, x: Tensor | None) -> None:
+        """A member of a list block runs: the block starts, unless it runs already."""
+        if self.list_block is not None and self.list_block.call.name == name:
+            return
+        self.leave_list()
+        call = ModuleCall(name, nn.Identity(), self.tick(), input=_shape(x))
+        self.list_block = _Running(call, [x])
+        self.trace.calls.append(call)
+        self.trace.holders[name] = self.stack[-1]
+
+    def leave_list(self) -> None:
+        if self.list_block is not None:
+            self.list_block.call.end = self.tick()
+            self.list_block = None
+
+    def passes(self, name: str, side: str, x: Tensor | None) -> None:
+        """The first module after the last sum of a list block that reads or returns its tokens is its exit."""
+        if self.list_block is not None and x is not None and any(x is known for known in self.list_block.stream):
+            self.trace.exits.setdefault(self.list_block.call.name, (name, side))
 
     def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         name = self.parameters.get(id(weight), "")
@@ -140,18 +197,32 @@ class _Recorder(AttentionInterceptor):
         self.mixed |= self.follow_map([x], out)
         return out
 
-    def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
-        out = super().on_scores(func, q, k)
-        scales = [math.prod(factor for tensor, factor in self.scaled if tensor is side) for side in (q, k)]
-        self.products.append(_Product(self.tick(), out, tuple(q.shape), *scales))
+    def on_scores(self, product: Product) -> Tensor:
+        out = super().on_scores(product)
+        scales = [math.prod(factor for tensor, factor in self.scaled if tensor is x) for x in product.operands]
+        standard = product.standard(out)
+        size = tuple(standard.shape[-2:])
+        if any(x is earlier.scores for x in product.operands for earlier in self.products):
+            size = ()  # a mix of the scores of heads
+        self.products.append(_Product(self.tick(), out, size, tuple(product.left.shape), *scales))
+        self.mixed |= self.follow_map(product.operands, out)
         return out
 
     def on_softmax(self, weights: Tensor, logits: Tensor) -> Tensor:
         self.maps.append(weights)
         return weights
 
-    def is_map(self, a: Tensor) -> bool:
-        return any(a is known for known in self.maps)
+    def with_map(self, product: Product, weights: Tensor) -> Product | None:
+        """Here the tensors are followed, so that a product of the size of a map is not taken for one."""
+        for side in ("left", "right"):
+            factor = product.operands[side == "right"]
+            if factor.ndim < 2 or not any(factor is known for known in self.maps):
+                continue
+            found = product if side == "left" else product.transposed()
+            if found.left.shape[-2:] == weights.shape[-2:] and _sums_over_keys(found.left):
+                self.side = side
+                return found
+        return None
 
     def follow_map(self, args: Collection[Any], out: Any) -> bool:
         """Dropout, a mix of heads or a blend of two maps keeps the size: the result still counts as the map."""
@@ -163,22 +234,25 @@ class _Recorder(AttentionInterceptor):
     def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         out = super().on_add(func, args, kwargs)
         at = self.tick()
-        for i, stream in enumerate(self.streams):
-            if residual_side(stream, args) is not None:
-                self.open[i].sums.append(at)
-                self.streams[i] = [out]
+        for running in self.running():
+            if residual_side(running.stream, args) is not None:
+                running.call.sums.append(at)
+                running.stream = [out]
+                self.trace.exits.pop(running.call.name, None)  # a list block goes on
         self.follow_map(args, out)
         return out
 
     def on_alias(self, source: Tensor, result: Tensor) -> None:
         self.scaled += [(result, factor) for tensor, factor in self.scaled if tensor is source]
-        for stream in self.streams:
-            if any(source is known for known in stream):
-                stream.append(result)
+        for running in self.running():
+            if any(source is known for known in running.stream):
+                running.stream.append(result)
 
     def on_other(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = super().on_other(func, args, kwargs)
         self.mixed |= self.follow_map(args, out) and func in CONVOLUTIONS
+        if func in VIEWS:
+            self.scaled += [(out, factor) for tensor, factor in self.scaled if tensor is args[0]]
         if func in MULTIPLY or func in DIVIDE:
             a, b = args[0], args[1]
             tensor, factor = (b, a) if isinstance(a, int | float) else (a, b)
@@ -194,18 +268,27 @@ class _Recorder(AttentionInterceptor):
         return out
 
     def on_attention(self, call: AttentionCall) -> Tensor:
+        if call.v.is_nested:
+            raise UnsmoothError(
+                f"{self.stack[-1]} runs attention on nested tensors, whose maps have no size. Use a variant of the "
+                "host that pads and masks its tokens."
+            )
         out = super().on_attention(call)
         shape = tuple(call.v.shape)
-        event = AttentionEvent(self.tick(), self.stack[-1], call.via, (), shape, shape[-2], call.v.stride(-1) != 1)
+        start = self.open[-1].call.start if self.open else 0
+        order = sum(event.at > start and event.core == self.stack[-1] for event in self.trace.attentions)
+        tokens_last = call.v.stride(-1) != 1 and self.side == "left"  # a map on the right takes channels first
+        event = AttentionEvent(
+            self.tick(), self.stack[-1], order, call.via, (), shape, shape[-2], tokens_last, self.side
+        )
         if call.q is not None:
             event.queries = tuple(call.q.shape)
             event.scale_after = call.scale if call.scale is not None else call.q.shape[-1] ** -0.5
         else:
             weights = call.map()
             event.queries = (*weights.shape[:-1], call.v.shape[-1])
-            start = self.open[-1].start if self.open else 0
             inside = [product for product in self.products if product.at > start]
-            matching = [i for i, p in enumerate(inside) if p.scores.shape[-2:] == weights.shape[-2:]]
+            matching = [i for i, p in enumerate(inside) if p.size == weights.shape[-2:]]
             if matching:
                 product = inside[matching[-1]]
                 event.product = matching[-1] + 1
@@ -222,6 +305,15 @@ class _Recorder(AttentionInterceptor):
         return out
 
 
+def _sums_over_keys(weights: Tensor) -> bool:
+    """Whether the last axis of a map is that of the keys: its sums are equal, also if heads were mixed."""
+
+    def equal(sums: Tensor) -> bool:
+        return bool((sums - sums.mean(-1, keepdim=True)).abs().max() <= 1e-3 * sums.abs().max())
+
+    return equal(weights.sum(-1)) or not equal(weights.sum(-2))
+
+
 @contextmanager
 def _hooked(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
     handles = []
@@ -235,10 +327,13 @@ def _hooked(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
             handle.remove()
 
 
-def trace(model: nn.Module, example: Example) -> Trace:
-    """Trace one forward pass of `model` on `example`."""
+def trace(model: nn.Module, example: Example, lists: Collection[str] = ()) -> Trace:
+    """Trace one forward pass of `model` on `example`.
+
+    `lists` names each `nn.ModuleList` that is a block: its call starts when the first of its members runs.
+    """
     result = Trace()
-    recorder = _Recorder(model, result)
+    recorder = _Recorder(model, result, lists)
     with eval_mode(model), _hooked(model, recorder), recorder:
         run(model, example)
     return result

@@ -7,17 +7,19 @@ experiments/PAPER/paper.toml with the reason.
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.report.metrics import METRICS
 from unsmooth.spec import parse
+from unsmooth.utils.files import read_toml
 
 COUNTED = tuple(name for name, metric in METRICS.items() if metric.counted)  # on hosts of published size
 EXPERIMENT_KINDS = ("trial", "diagnosis", "bench", "task", "theorem")
@@ -271,17 +273,16 @@ def _folder(paper: str) -> Any:
 
 
 def _read(paper: str, name: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads((_folder(paper) / f"{name}.toml").read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise UnsmoothError(f"papers/experiments/{paper}/{name}.toml: {error}") from error
+    return read_toml(_folder(paper) / f"{name}.toml", "experiment")
 
 
 @cache
 def _paper(name: str) -> Paper:
     values = _read(name, "paper")
     kinds = {"unavailable": UnavailableExperiment, "contradictions": Contradiction, "printed": PrintedFact}
-    lists = {key: [_build(kind, row, name) for row in values.pop(key, [])] for key, kind in kinds.items()}
+    lists = {
+        key: [_build(kind, row, name) for row in _rows(values.pop(key, []), key, name)] for key, kind in kinds.items()
+    }
     return _build(Paper, {"id": name, **values, **lists}, name)
 
 
@@ -289,12 +290,12 @@ def _paper(name: str) -> Paper:
 def _experiment(paper: str, name: str) -> Experiment:
     values, where = _read(paper, name), f"{paper}/{name}"
     for key, kind in (("curves", Curve), ("claims", Claim)):
-        values[key] = [_build(kind, row, where) for row in values.get(key, [])]
+        values[key] = [_build(kind, row, where) for row in _rows(values.get(key, []), key, where)]
     groups = []
-    for row in values.get("groups", []):
+    for row in _rows(values.get("groups", []), "groups", where):
         arms = [
             _build(PublishedArm, {**arm, "small": _small_host(arm.get("small", ""), where)}, where)
-            for arm in row["arms"]
+            for arm in _rows(row.get("arms", []), "arms", where)
         ]
         small = _small_host(row.get("small", ""), where)
         groups.append(_build(PublishedGroup, {**row, "arms": arms, "small": small}, where))
@@ -317,11 +318,13 @@ def _experiment(paper: str, name: str) -> Experiment:
 
 @cache
 def _small_hosts() -> dict[str, str]:
-    return tomllib.loads((files("unsmooth.papers") / "small_hosts.toml").read_text(encoding="utf-8"))
+    return read_toml(files("unsmooth.papers") / "small_hosts.toml", "list of hosts")
 
 
 def _small_host(name: str, where: str) -> str:
     """The spec of a small host; "" stays ""."""
+    if not isinstance(name, str):
+        raise UnsmoothError(f"papers/experiments/{where}.toml: small must be the name of a host (got {name!r})")
     if name and name not in _small_hosts():
         raise unknown(f"small host of papers/experiments/{where}.toml", name, _small_hosts())
     return _small_hosts().get(name, "")
@@ -346,15 +349,34 @@ def _published_metrics(experiment: Experiment) -> set[str]:
     return {key for group in experiment.groups for arm in group.arms for key in (*arm.published, *arm.gains)}
 
 
-def _build(cls: Any, values: Mapping[str, Any], where: str) -> Any:
+def _rows(value: Any, key: str, where: str) -> list[dict[str, Any]]:
+    """A list of tables of a TOML file."""
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        raise UnsmoothError(
+            f"papers/experiments/{where}.toml: {key} must be a list of tables (got {str(value)[:40]!r})"
+        )
+    return value
+
+
+def _build(cls: Any, values: Any, where: str) -> Any:
+    """An instance of a class of this module, with keys and types checked."""
+    if not isinstance(values, Mapping):
+        raise UnsmoothError(f"papers/experiments/{where}.toml: expected a table (got {str(values)[:40]!r})")
     known = [f.name for f in fields(cls)]
     for name in values:
         if name not in known:
             raise unknown(f"key of papers/experiments/{where}.toml", name, known)
     try:
-        return cls(**values)
-    except TypeError as error:
-        raise UnsmoothError(f"papers/experiments/{where}.toml: {error}") from None
+        return _adapter(cls).validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UnsmoothError(f"papers/experiments/{where}.toml: {key}: {first['msg']}") from None
+
+
+@cache
+def _adapter(cls: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
 
 
 def _sort_key(source: str, name: str) -> tuple[int, int, str]:

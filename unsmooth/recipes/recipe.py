@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.errors import unknown
+from unsmooth.utils.files import read_toml
 from unsmooth.utils.options import Pair, merge_options, option, options, read_options, to_json
 
 Settings = TypeVar("Settings")
@@ -163,11 +163,7 @@ def load_recipe(name: str | Path, fields: Mapping[str, Any] | None = None) -> Re
         path = files("unsmooth.recipes") / f"{name}.toml"
     elif path.suffix != ".toml":
         raise unknown("recipe", str(name), list_recipes())
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UnsmoothError(f"cannot read the recipe {path}: {reason}") from error
+    values = read_toml(path, "recipe")
     return read_options(Recipe, {**values, **(fields or {})}, "recipe")
 
 

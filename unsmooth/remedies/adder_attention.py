@@ -52,8 +52,9 @@ def place_adder_scores(block: Block, identity: bool, gain: float = 1.0) -> Place
     """The placement of adder scores in a block. Raises `NotApplicable` if its map is not square and needs to be."""
     attention = dot_product_attention(block)
     if identity and attention.queries != attention.keys:
+        fewer = "fewer" if attention.keys < attention.queries else "more"
         raise NotApplicable(
-            "it has fewer keys than queries, so the identity cannot be added to its map; use identity=false"
+            f"it has {fewer} keys than queries, so the identity cannot be added to its map; use identity=false"
         )
     return Placement(attention.core, AdderScores(attention, identity, gain), "attn")
 

@@ -22,6 +22,7 @@ from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.remedies.base import Placement, Remedy, TokenHook, branch_names, register
 from unsmooth.remedies.kernels import circulant
+from unsmooth.seam.carried import Carried
 from unsmooth.seam.patched import ResidualScale
 from unsmooth.utils.options import option, options
 
@@ -50,11 +51,13 @@ class AugmentedPaths(TokenHook):
         for parameter in (self.vectors, self.bias):
             nn.init.uniform_(parameter, -(channels**-0.5), channels**-0.5)
         self.gain = nn.Parameter(torch.zeros(channels)) if gained else None
-        self.branch_input: Tensor | None = None  # set by an InputCapture
+        self.branch_input = Carried()  # put by an InputCapture
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
-        if self.branch_input is not None:
-            source, self.branch_input = self.branch_input, None
+        captured = self.branch_input.latest()
+        if captured is not None:
+            source = captured
+            self.branch_input.clear()
         assert source is not None
         paths = circulant.augment(source, self.vectors, self.bias)
         return x + paths if self.gain is None else x.addcmul(paths, self.gain)
@@ -70,7 +73,7 @@ class InputCapture(TokenHook):
         self.__dict__["paths"] = paths  # not a child: its parameters are registered elsewhere
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
-        self.paths.branch_input = x
+        self.paths.branch_input.put(x)
         return x
 
 

@@ -30,6 +30,7 @@ from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import as_tokens, prefix_of
+from unsmooth.seam.carried import is_recomputed, pass_on
 from unsmooth.seam.intercept import Attend, AttentionCall, SdpaOptions, softmax_call
 from unsmooth.seam.patched import ResidualScale, not_scriptable
 from unsmooth.utils.options import options
@@ -107,6 +108,7 @@ class LossRemedy(Remedy[OptionsT], ABC):
 class AttentionPatch(nn.Module):
     """Changes an attention map A. `forward(attend, v)` is A'v given `attend(v)` = Av; `matrix(A)` is A'."""
 
+    order = 0  # which attention of its module it changes, in the order in which they run
     rescores = False  # whether it replaces the scores
     scores_product = 0  # the matrix product of an explicit attention that it replaces, counted from 1; 0: none
 
@@ -212,16 +214,23 @@ class TokenHook(nn.Module, ABC):
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         """The changed tokens `x`. At an output, `source` is the input of the hooked module."""
 
-    def forward(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any = None) -> Any:
+    def forward(self, module: nn.Module, args: Any, kwargs: Any = None, output: Any = None) -> Any:
+        if kwargs is None:  # quantization registers hooks of a layer again, without their keyword arguments
+            return self.forward(module, args, {})[0]
+        if isinstance(kwargs, Tensor):  # the output, likewise
+            return self.forward(module, args, {}, kwargs)
         if output is None:
             if args:
-                return (self.treat(args[0], None), *args[1:]), kwargs
+                return (self._treated(args[0], None), *args[1:]), kwargs
             name = next(iter(kwargs))
-            return args, {**kwargs, name: self.treat(kwargs[name], None)}
+            return args, {**kwargs, name: self._treated(kwargs[name], None)}
         source = args[0] if args else next(iter(kwargs.values()))
         if isinstance(output, tuple):
-            return (self.treat(output[0], source), *output[1:])
-        return self.treat(output, source)
+            return (self._treated(output[0], source), *output[1:])
+        return self._treated(output, source)
+
+    def _treated(self, x: Tensor, source: Tensor | None) -> Tensor:
+        return pass_on(x, self.treat(x, source))
 
 
 class BandGain(TokenHook):
@@ -258,11 +267,6 @@ class TokenBuffer(TokenHook):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "tokens": None}  # tokens belong to one forward pass of one model
-
-
-def is_recomputed() -> bool:
-    """Whether a checkpointed block runs again in the backward pass: its tokens were stored before."""
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 class MapBuffer(AttentionPatch):
@@ -309,6 +313,16 @@ class FromHost(ABC):
         """Set the initial parameters. `host` is the weight that it acts on, or else the module that it hooks."""
 
 
+class FromModel(ABC):
+    """A patch that keeps something of the whole model outside the state dict, such as a frozen copy.
+
+    It is set when it is attached, and again whenever weights are loaded.
+    """
+
+    @abstractmethod
+    def start_from_model(self, model: nn.Module) -> None: ...
+
+
 class WeightPatch(nn.Module, FromHost):
     """Changes the weight of a linear layer: its forward maps the host's weight, which still learns, to a new one."""
 
@@ -349,7 +363,8 @@ def square_attention(block: Block, why: str) -> Attention:
     """The attention of a block. Raises `NotApplicable` with a reason unless queries and keys are the same tokens."""
     attention = token_attention(block)
     if attention.queries != attention.keys:
-        raise NotApplicable(f"it has fewer keys than queries, so {why}")
+        fewer = "fewer" if attention.keys < attention.queries else "more"
+        raise NotApplicable(f"it has {fewer} keys than queries, so {why}")
     return attention
 
 

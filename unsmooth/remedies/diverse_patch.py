@@ -21,7 +21,6 @@ from torch import Tensor
 
 from unsmooth.errors import NotApplicable, UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy, Block
-from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import prefix_of
 from unsmooth.remedies.base import LossRemedy, Placement, TokenBuffer, register
 from unsmooth.utils.options import option, options
@@ -84,7 +83,7 @@ class DiversePatch(LossRemedy[DiversePatchOptions]):
                 )
         if block.tokens - prefix_of(block, anatomy) < 2:
             raise NotApplicable("it has fewer than two patch tokens")
-        return [Placement(HookPoint(block.name, "output"), TokenBuffer(block, anatomy))]
+        return [Placement(block.point("output"), TokenBuffer(block, anatomy))]
 
     def loss(self, stored: list[Tensor], options: DiversePatchOptions) -> Tensor:
         with without_autocast(stored[-1]):

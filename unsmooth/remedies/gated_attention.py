@@ -39,7 +39,11 @@ class OutputGate(OutputPatch):
         self.weight = nn.Parameter(torch.zeros(attention.heads * width, attention.inputs))
 
     def output(self, attend: Attend, v: Tensor, x: Tensor | None) -> Tensor:
-        assert x is not None
+        if x is None:
+            raise RuntimeError(
+                "unsmooth: gated_attention reads the input of the first linear layer, and this attention ran none, as "
+                "after quantization. Quantize other layers only."
+            )
         y = attend(v)
         tokens = y.movedim(self.head_axis, -2).shape[:-2]
         logits = F.linear(x, self.weight).reshape(*tokens, self.heads, -1).movedim(-2, self.head_axis)

@@ -36,7 +36,7 @@ class OrthogonalPart(ResidualPatch):
     def __init__(self, channels: int, start: str):
         super().__init__()
         self.channels = channels
-        self.p = nn.Parameter(torch.full((), 1.0 if start == "paper" else 0.0))
+        self.p = nn.Parameter(torch.full((1,), 1.0 if start == "paper" else 0.0))  # FSDP2 shards no scalars
 
     def forward(self, x: Tensor, branch: Tensor) -> Tensor:
         axis = -1 if x.shape[-1] == self.channels else 1  # channels last, or NCHW

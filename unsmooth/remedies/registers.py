@@ -12,8 +12,6 @@ each block and taken from its output, so the rest of the host never sees them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,6 +22,7 @@ from unsmooth.hosts.extra_tokens import why_no_extra_tokens
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.remedies.base import HeadPatch, Placement, Remedy, TokenHook, register, token_attention
+from unsmooth.seam.carried import Carried
 from unsmooth.seam.intercept import SdpaOptions, add_mask
 from unsmooth.utils.options import option, options
 
@@ -42,16 +41,15 @@ class TakeTokens(TokenHook):
     def __init__(self, count: int):
         super().__init__()
         self.count = count
-        self.taken: Tensor | None = None
+        self.taken = Carried()
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         if self.paused:
             return x
-        self.taken = x[:, -self.count :]
-        return x[:, : -self.count]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "taken": None}  # tokens belong to one forward pass of one model
+        rest = x[:, : -self.count]
+        self.taken.put(x[:, -self.count :])
+        self.taken.leave(rest)
+        return rest
 
 
 class AddTokens(TokenHook):
@@ -64,8 +62,9 @@ class AddTokens(TokenHook):
         return x if self.paused else torch.cat([x, self.added(x)], dim=1)
 
     def added(self, x: Tensor) -> Tensor:
-        assert self.before.taken is not None
-        return self.before.taken
+        taken = self.before.taken.enter(x)
+        assert taken is not None
+        return taken
 
 
 class FirstTokens(AddTokens):
@@ -135,8 +134,7 @@ class Registers(Remedy[RegistersOptions]):
     departures = (
         "The paper trains from scratch without a bias on the keys. The bias lets training start from a pretrained "
         "host: at −10 its outputs change by a share of about R·e^−10 per row of a map. The registers come after all "
-        "tokens of the host, those of the paper before; without position embedding the order does not matter. They are "
-        "kept until the next forward pass: with gradient checkpointing, call backward after each forward pass."
+        "tokens of the host, those of the paper before; without position embedding the order does not matter."
     )
     once = True
 

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Block, Linear
-from unsmooth.remedies.base import Placement, Remedy, WeightPatch, branch_names, is_recomputed, register
+from unsmooth.remedies.base import Placement, Remedy, WeightPatch, branch_names, register
+from unsmooth.seam.carried import is_recomputed
 from unsmooth.utils.options import option, options
 from unsmooth.utils.precision import without_autocast
 
@@ -38,7 +39,7 @@ class SpectralWeight(WeightPatch):
 
     def __init__(self, linear: Linear):
         super().__init__()
-        self.gamma = nn.Parameter(torch.ones(()))
+        self.gamma = nn.Parameter(torch.ones(1))  # FSDP2 shards no scalars
         self.register_buffer("u", torch.ones(linear.outputs))  # set by `start_from`
         self.register_buffer("v", torch.ones(linear.inputs))
 

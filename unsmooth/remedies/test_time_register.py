@@ -63,7 +63,7 @@ class TestTimeRegister(Remedy[NoOptions]):
     departures = (
         "The rule is that of the abstract and the released code. There, tokens above a fixed norm count as outliers; "
         "here, as in the vital `token_norm_outliers`, those above the median by 10 median absolute deviations, unless "
-        "a threshold is given. The token is kept until the next forward pass."
+        "a threshold is given."
     )
     once = True
 

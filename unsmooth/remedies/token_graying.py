@@ -195,7 +195,7 @@ class Graying(TokenHook):
         if x.ndim == 3:
             return self.gray(x)
         if self.channels_last:
-            return self.gray(x.flatten(1, 2)).view_as(x)
+            return self.gray(x.flatten(1, -2)).view_as(x)
         return self.gray(x.flatten(2).mT).mT.reshape(x.shape)
 
 
@@ -237,6 +237,8 @@ class TokenGraying(Remedy[TokenGrayingOptions]):
         if options.where == "embedding":
             point = embed.hook_point
             return [Placement(point, Graying(*gray, embed.tokens, embed.channels, point.channels_last))]
+        if len(embed.kernel) != 2:
+            raise NotApplicable("its patches are not cut from an image by a convolution; use where=embedding")
         if embed.overlap:
             raise NotApplicable(
                 "its patches overlap, so the image cannot be reassembled from them; use where=embedding"

@@ -15,22 +15,25 @@ be in other windows.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
+from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.remedies.base import (
     AttentionPatch,
     OutputPatch,
     Placement,
     Remedy,
+    TokenHook,
     register,
     square_attention,
     token_attention,
 )
+from unsmooth.seam.carried import Carried
 from unsmooth.seam.intercept import Attend
 from unsmooth.utils.options import option, options
 
@@ -46,18 +49,28 @@ class ValueAnchorOptions:
 
 
 class FirstValues(AttentionPatch):
-    """Stores the values of the first block. The attention stays as it is."""
+    """Keeps the values of the first block. The attention stays as it is."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.values: Tensor | None = None
+        self.values = Carried()
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
-        self.values = v
+        self.values.put(v)
         return attend(v)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "values": None}  # values belong to one forward pass of one model
+
+class CarryValues(TokenHook):
+    """Carries the first values from block to block, at the input and output of each. The tokens stay as they are."""
+
+    first: FirstValues
+
+    def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
+        if source is None:
+            self.first.values.enter(x)
+        else:
+            self.first.values.leave(x)
+        return x
 
 
 class AnchoredValues(OutputPatch):
@@ -66,7 +79,7 @@ class AnchoredValues(OutputPatch):
     first: FirstValues
 
     def anchor(self, v: Tensor) -> Tensor:
-        values = self.first.values
+        values = self.first.values.latest()
         if values is None or values.shape != v.shape:
             met = "none" if values is None else f"those of the first block are {tuple(values.shape)}"
             raise RuntimeError(f"unsmooth: value_anchor needs first values of the size {tuple(v.shape)}; {met}.")
@@ -98,6 +111,12 @@ class ValueResidual(AnchoredValues):
         return attend(own.addcmul(self.anchor(v), self.over_heads(self.lam_1)))
 
 
+def carry(block: Block) -> list[Placement]:
+    """The hooks that carry the first values into a block and out of it."""
+    sides = ("input", "output") if block.index else ("output",)
+    return [Placement(HookPoint(block.name, side), CarryValues(), "carry") for side in sides]
+
+
 @register
 class ValueAnchor(Remedy[ValueAnchorOptions]):
     key = "value_anchor"
@@ -112,8 +131,7 @@ class ValueAnchor(Remedy[ValueAnchorOptions]):
     departures = (
         "The equations are from a summary of the papers, not from their text. NeuTRENO uses one constant λ for all "
         "blocks; here λ is learned per block and head. The value residual is learned per block in the paper, per block "
-        "and head here. The first values are kept until the next forward pass: with gradient checkpointing, call "
-        "backward after each forward pass."
+        "and head here."
     )
 
     def exact(self, options: ValueAnchorOptions) -> bool:
@@ -124,14 +142,14 @@ class ValueAnchor(Remedy[ValueAnchorOptions]):
         if attention.kind == "windowed":
             raise NotApplicable("its attention is windowed, and the first values may be in other windows")
         if block is anatomy.blocks[0]:
-            return [Placement(attention.core, FirstValues())]
+            return [Placement(attention.core, FirstValues()), *carry(block)]
         sizes = [(a.windows, a.heads, a.keys, a.value_channels) for a in (anatomy.blocks[0].attention(), attention)]
         if sizes[0] != sizes[1]:
             raise NotApplicable("its values have another size than those of the first block")
         if options.kind == "residual":
-            return [Placement(attention.core, ValueResidual(attention, options.start))]
+            return [Placement(attention.core, ValueResidual(attention, options.start)), *carry(block)]
         square_attention(block, "values cannot be added to its output")
-        return [Placement(attention.core, Neutreno(attention, options.start))]
+        return [Placement(attention.core, Neutreno(attention, options.start)), *carry(block)]
 
     def connect(self, placements: list[Placement], anatomy: Anatomy) -> list[Placement]:
         sources = [placement for placement in placements if isinstance(placement.patch, FirstValues)]
@@ -144,8 +162,13 @@ class ValueAnchor(Remedy[ValueAnchorOptions]):
         if anchored and not sources:
             sources = [Placement(anatomy.blocks[0].attention().core, FirstValues())]
             placements = [*sources, *placements]
-        for patch in anchored:
-            patch.__dict__["first"] = sources[0].patch  # not a child: it is registered in the first block
+        if not anchored:
+            return placements
+        carried = {p.target.module for p in placements if isinstance(p.target, HookPoint)}
+        placements = [*placements, *(p for b in anatomy.blocks if b.name not in carried for p in carry(b))]
+        for placement in placements:
+            if isinstance(placement.patch, AnchoredValues | CarryValues):
+                placement.patch.__dict__["first"] = sources[0].patch  # not a child: it is registered in the first block
         return placements
 
     def flops(self, block: Block, anatomy: Anatomy, options: ValueAnchorOptions) -> int:

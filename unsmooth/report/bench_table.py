@@ -81,7 +81,7 @@ def _speeds(mode: str, names: Sequence[str], speeds: Sequence[Throughput | None]
 
 def _notes(bench: Bench) -> list[str]:
     settings = bench.settings
-    sizes = dict.fromkeys("{1} × {2}".format(*row.size) for row in bench.rows)
+    sizes = dict.fromkeys(" × ".join(map(str, row.size[-2:])) for row in bench.rows)
     notes = [
         f"Per image of {' and '.join(sizes)} pixels. FLOPs: two per multiply-add of products and convolutions. "
         f"{bench.precision}: energy of the additions and multiplications. saving: energy of the first model divided by "

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.results.prescription import Prescription
     from unsmooth.results.trial import Trial
 
 FORMATS = ("html", "png", "svg", "pdf")
@@ -63,6 +64,20 @@ def render_trial(trial: Trial, format: str) -> bytes:
     from unsmooth.report.trial_figures import differences
 
     return save(differences(trial), format)
+
+
+def render_prescription(prescription: Prescription, format: str) -> bytes:
+    """The report of a prescription: a page ("html") or the figure of the search."""
+    if format not in FORMATS:
+        raise unknown("report format", format, FORMATS)
+    if format == "html":
+        from unsmooth.report.prescription_page import prescription_page
+
+        return encode(prescription_page(prescription))
+    from unsmooth.report.figures import save
+    from unsmooth.report.prescription_figure import search
+
+    return save(search(prescription), format)
 
 
 def figures_of_trial(trial: Trial) -> dict[str, Figure]:

@@ -65,7 +65,7 @@ class BenchRow:
 
     name: str
     class_name: ClassName
-    size: tuple[int, int, int]
+    size: tuple[int, ...]
     remedies: list[str]
     parameters: int
     flops: int

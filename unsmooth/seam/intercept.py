@@ -4,12 +4,13 @@ Attention is intercepted at the function, not at the module, so no host is wrapp
 `TorchFunctionMode` recognises five kinds of events:
 
     attention      F.scaled_dot_product_attention, or softmax followed by a product with the values
-    scores         the product of queries and keys before an explicit softmax
+    scores         a product before an explicit softmax, which may be that of queries and keys
     linear         F.linear, identified by its weight
     residual sum   the sum of the residual stream and a branch
     multi-head     F.multi_head_attention_forward, decomposed into the events above
 
-`AttentionInterceptor` only recognises events. `unsmooth.seam.patched` changes them; `unsmooth.hosts.trace` and
+A product is a matrix product or an einsum, in the form of `unsmooth.seam.products`. `AttentionInterceptor` only
+recognises events. `unsmooth.seam.patched` changes them; `unsmooth.hosts.trace` and
 `unsmooth.diagnosis.probe` observe them.
 """
 
@@ -25,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from unsmooth.seam.products import Product, einsum_product, matrix_product
 from unsmooth.utils.precision import full, without_autocast
 
 Attend = Callable[[Tensor], Tensor]
@@ -52,6 +54,23 @@ class SdpaOptions(TypedDict):
     is_causal: bool
     scale: float | None
     enable_gqa: bool
+
+
+@dataclass(frozen=True)
+class MapLayout:
+    """How a host writes one attention, which is found out once, when the host is examined.
+
+    Attributes:
+        side: The factor of the product with the values that is the map: `left` (A @ V) or `right` (Vᵀ @ Aᵀ).
+            Empty if it is not known; then the sizes decide.
+        heads: Heads in the first axis of values (B · heads, n, d); 0 if the heads have an axis of their own.
+    """
+
+    side: str = ""
+    heads: int = 0
+
+
+UNKNOWN = MapLayout()
 
 
 @dataclass
@@ -87,6 +106,24 @@ class AttentionCall:
         attend, original = self.attend, self.map
         return replace(self, attend=lambda v: transform(attend, v), map=lambda: matrix(original()))
 
+    def unfolded(self, heads: int) -> AttentionCall:
+        """The same attention with an axis of its own for heads that are in the first axis."""
+        call, v = self, unfold(self.v, heads)
+
+        def attend(x: Tensor) -> Tensor:
+            return unfold(call.attend(call.v if x is v else x.flatten(0, 1)), heads)
+
+        return replace(
+            self, v=v, attend=attend,
+            map=lambda: unfold(call.map(), heads), scores=lambda: unfold(call.scores(), heads),
+            q=None if self.q is None else unfold(self.q, heads), k=None if self.k is None else unfold(self.k, heads),
+        )  # fmt: skip
+
+
+def unfold(x: Tensor, heads: int) -> Tensor:
+    """A tensor (B · heads, …) as (B, heads, …)."""
+    return x.reshape(-1, heads, *x.shape[1:])
+
 
 def dot_scores(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
     return q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -120,19 +157,25 @@ def softmax_call(
 class AttentionInterceptor(TorchFunctionMode):
     """Recognises the events of a forward pass. Each `on_…` method runs its event unchanged unless overridden."""
 
+    follows_products = False  # whether products before a softmax are events: `on_scores`
+
     def __init__(self) -> None:
         super().__init__()
         self.weights: Tensor | None = None  # the latest explicit softmax that was not multiplied with values yet
         self.logits: Tensor | None = None  # its input
 
+    def layout(self) -> MapLayout:
+        """How the host writes its next attention, if it was examined."""
+        return UNKNOWN
+
     def on_attention(self, call: AttentionCall) -> Tensor:
         return call.attend(call.v)
 
     def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions) -> Tensor:
-        return self.on_attention(fused_call(q, k, v, options))
+        return self._attention(fused_call(q, k, v, options))
 
-    def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
-        return func(q, k)
+    def on_scores(self, product: Product) -> Tensor:
+        return product.run()
 
     def on_multi_head(self, tokens_first: Tensor) -> None:
         """Called with the tokens (n, B, d) of a multi-head call, before its steps."""
@@ -140,10 +183,6 @@ class AttentionInterceptor(TorchFunctionMode):
     def on_softmax(self, weights: Tensor, logits: Tensor) -> Tensor:
         """The result of an explicit softmax over the last axis."""
         return weights
-
-    def is_map(self, a: Tensor) -> bool:
-        """Whether the left operand of a product, which has the size of the latest softmax, derives from it."""
-        return True
 
     def on_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(x, weight, bias)
@@ -174,8 +213,12 @@ class AttentionInterceptor(TorchFunctionMode):
                 result = self.on_softmax(result, logits)
                 self.weights, self.logits = result, logits
             return result
-        if func in MATMUL:
-            return self._product(func, *product_arguments(*args, **kwargs))
+        if self.weights is not None or self.follows_products:  # or else a product is nothing to look at
+            if func in MATMUL:
+                return self._product(matrix_product(func, args, kwargs))
+            if func is torch.einsum:
+                product = einsum_product(func, args)
+                return self.on_other(func, args, kwargs) if product is None else self._product(product)
         if func in ADD:
             return self.on_add(func, args, kwargs)
         result = self.on_other(func, args, kwargs)
@@ -183,15 +226,41 @@ class AttentionInterceptor(TorchFunctionMode):
             self.on_alias(args[0], result)
         return result
 
-    def _product(self, func: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
-        weights, logits = self.weights, self.logits
-        # A host may drop entries or mix heads between softmax and values: compare sizes, not identity.
-        same = weights is not None and a.shape[-2:] == weights.shape[-2:] and b.shape[-2] == a.shape[-1]
-        if same and self.is_map(a):
-            assert logits is not None
-            self.weights = self.logits = None
-            return self.on_attention(AttentionCall(b, lambda v: func(a, v), lambda: a, lambda: logits, via="softmax"))
-        return self.on_scores(func, a, b)
+    def _product(self, product: Product) -> Tensor:
+        found = None if self.weights is None else self.with_map(product, self.weights)
+        if found is None:
+            return self.on_scores(product) if self.follows_products else product.run()
+        logits = self.logits
+        assert logits is not None
+        self.weights = self.logits = None
+        a, v = found.left, found.right
+        if v.shape[:-2] != a.shape[:-2]:  # values that heads share
+            v = v.expand(*torch.broadcast_shapes(a.shape[:-2], v.shape[:-2]), *v.shape[-2:])
+
+        def attend(x: Tensor) -> Tensor:
+            return found.standard(found.run()) if x is v else a @ x
+
+        return found.result(self._attention(AttentionCall(v, attend, lambda: a, lambda: logits, via="softmax")))
+
+    def with_map(self, product: Product, weights: Tensor) -> Product | None:
+        """The product, with its left factor a map that derives from the latest softmax, or None.
+
+        A host may drop entries or mix heads between softmax and values: sizes are compared, not identity.
+        """
+        left, right, side = product.left, product.right, self.layout().side
+        if left.ndim < 2 or right.ndim < 2:
+            return None
+        if side != "right" and left.shape[-2:] == weights.shape[-2:]:
+            return product
+        if side != "left" and right.shape[-1] == weights.shape[-2] and right.shape[-2] == weights.shape[-1]:
+            return product.transposed()
+        return None
+
+    def _attention(self, call: AttentionCall) -> Tensor:
+        heads = self.layout().heads
+        if heads and call.v.ndim == 3:
+            return self.on_attention(call.unfolded(heads)).flatten(0, 1)
+        return self.on_attention(call)
 
 
 def softmax_axis(input: Tensor, dim: int | None = None, *rest: Any, **kwargs: Any) -> int | None:
@@ -200,13 +269,6 @@ def softmax_axis(input: Tensor, dim: int | None = None, *rest: Any, **kwargs: An
 
 def linear_arguments(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
     return input, weight, bias
-
-
-def product_arguments(
-    input: Tensor, other: Tensor | None = None, mat2: Tensor | None = None, tensor2: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    second = next(t for t in (other, mat2, tensor2) if t is not None)
-    return input, second
 
 
 def sdpa_arguments(

@@ -19,7 +19,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, SdpaOptions, fused_call, residual_side
+from unsmooth.seam.intercept import (
+    UNKNOWN,
+    AttentionCall,
+    AttentionInterceptor,
+    MapLayout,
+    SdpaOptions,
+    fused_call,
+    residual_side,
+    unfold,
+)
+from unsmooth.seam.products import Product
 
 
 @dataclass
@@ -46,6 +56,7 @@ class ModulePatches:
     """The patches of one module, in the order in which they were attached, and the observers of its forward passes."""
 
     attention: list[Any] = field(default_factory=list)
+    layouts: tuple[MapLayout, ...] = ()  # of each attention of the module, as it was examined
     linears: list[tuple[str, Any]] = field(default_factory=list)  # path of the host's weight, its replacement
     residuals: list[ResidualScale] = field(default_factory=list)
     changes: list[tuple[str, Any]] = field(default_factory=list)  # branch, and the patch of what it adds
@@ -94,6 +105,7 @@ class PatchedForward(AttentionInterceptor):
         super().__init__()
         self.patches = patches
         self.linears = [(attrgetter(path)(module), patch) for path, patch in patches.linears]
+        self.follows_products = any(patch.scores_product for patch in patches.attention)
         self.stream = [stream]  # the residual stream, under all its names
         self.source: Tensor | None = None  # the input of the first linear layer: the tokens that an attention reads
         self.residual_count = 0
@@ -106,19 +118,39 @@ class PatchedForward(AttentionInterceptor):
     def follows_stream(self) -> bool:
         return bool(self.patches.residuals or self.patches.changes)
 
+    def layout(self) -> MapLayout:
+        layouts = self.patches.layouts
+        return layouts[min(self.attention_count, len(layouts) - 1)] if layouts else UNKNOWN
+
+    def next_patches(self) -> list[Any]:
+        """The patches of the next attention; where a module runs several, each has its own."""
+        if len(self.patches.layouts) < 2:
+            return self.patches.attention
+        return [patch for patch in self.patches.attention if patch.order == self.attention_count]
+
     def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions) -> Tensor:
-        for patch in self.patches.attention:
+        heads = self.layout().heads if q.ndim == 3 else 0
+        if heads:
+            mask = options["attn_mask"]
+            if mask is not None and mask.ndim == 3:
+                options = {**options, "attn_mask": unfold(mask, heads) if len(mask) > 1 else mask[None]}
+            q, k, v = unfold(q, heads), unfold(k, heads), unfold(v, heads)
+        patches = self.next_patches()
+        for patch in patches:
             options = patch.masked(q, k, options)
         call = fused_call(q, k, v, options)
         self.scores_count += 1
-        for patch in self.patches.attention:
+        for patch in patches:
             call = patch.rescore(call, options)
-        return self.on_attention(call)
+        out = self.on_attention(call)
+        return out.flatten(0, 1) if heads else out
 
     def on_attention(self, call: AttentionCall) -> Tensor:
+        patches = self.next_patches()
         self.attention_count += 1
+        self.product_count = 0
         call = replace(call, x=self.source)
-        for patch in self.patches.attention:
+        for patch in patches:
             call = patch.change(call)
         observers = _active(self.patches.observers)
         if not observers:
@@ -129,18 +161,26 @@ class PatchedForward(AttentionInterceptor):
             observer.saw_attention(call)
         return out
 
-    def on_scores(self, func: Callable[..., Tensor], q: Tensor, k: Tensor) -> Tensor:
+    def on_scores(self, product: Product) -> Tensor:
         self.product_count += 1
-        for patch in self.patches.attention:
+        for patch in self.next_patches():
             if patch.scores_product == self.product_count:
                 self.scores_count += 1
-                return patch.explicit_scores(q, k.transpose(-2, -1))
-        return func(q, k)
+                heads = self.layout().heads if product.left.ndim == 3 else 0
+                q, k = product.left, product.right.transpose(-2, -1)
+                if not heads:
+                    return product.result(patch.explicit_scores(q, k))
+                return product.result(patch.explicit_scores(unfold(q, heads), unfold(k, heads)).flatten(0, 1))
+        return product.run()
 
     def on_softmax(self, weights: Tensor, logits: Tensor) -> Tensor:
-        for patch in self.patches.attention:
-            before, weights = weights, patch.reweight(weights, logits)
-            self.scores_count += weights is not before
+        heads = self.layout().heads if weights.ndim == 3 else 0
+        for patch in self.next_patches():
+            given = (unfold(weights, heads), unfold(logits, heads)) if heads else (weights, logits)
+            changed = patch.reweight(*given)
+            if changed is not given[0]:
+                self.scores_count += 1
+                weights = changed.flatten(0, 1) if heads else changed
         return weights
 
     def on_multi_head(self, tokens_first: Tensor) -> None:
@@ -191,7 +231,7 @@ class PatchedForward(AttentionInterceptor):
         """Raise if the forward pass did not reach every patch."""
         patches = self.patches
         reached = {
-            "attention": not patches.attention or self.attention_count > 0,
+            "attention": self.attention_count > max((patch.order for patch in patches.attention), default=-1),
             "attention scores": self.scores_count > 0 or not any(patch.rescores for patch in patches.attention),
             "linear layers": self.linear_count >= len(self.linears),
             "residual sums": not self.follows_stream or self.residual_count >= len(patches.residual_branches),

@@ -18,7 +18,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import CONTAINERS, Anatomy
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
-from unsmooth.remedies.base import FromHost, LinearPatch, Placement, ResidualPatch, TokenHook, WeightPatch
+from unsmooth.remedies.base import FromHost, FromModel, LinearPatch, Placement, ResidualPatch, TokenHook, WeightPatch
 from unsmooth.seam.patched import ResidualScale, is_outermost, module_patches, unpatch
 from unsmooth.spec import SpecItem
 from unsmooth.surgery.plan import Plan, check_applicable, prepare
@@ -147,7 +147,7 @@ def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) 
     if isinstance(patch, ResidualScale):
         patches = module_patches(module)
         patches.residuals.append(patch)
-        patches.residual_branches = _residual_branches(target, anatomy)
+        patches.residual_branches = anatomy.residual_branches(target)
         return Attachment("", "", target, patch)
     parent = target
     while parent and isinstance(model.get_submodule(parent), CONTAINERS):
@@ -173,44 +173,45 @@ def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) 
         elif isinstance(patch, ResidualPatch):
             patches = module_patches(module)
             patches.changes.append((placement.branch, patch))
-            patches.residual_branches = _residual_branches(target, anatomy)
+            patches.residual_branches = anatomy.residual_branches(target)
         else:
-            module_patches(module).attention.append(patch)
-        _start(module, patch)
+            patches = module_patches(module)
+            patches.attention.append(patch)
+            patches.layouts = anatomy.layouts(target)
+        _start(model, module, patch)
     except BaseException:
         _detach(model, attachment)
         raise
     return attachment
 
 
-def _residual_branches(target: str, anatomy: Anatomy) -> tuple[str, ...]:
-    return next(block.residuals for block in anatomy.blocks if block.name == target)
-
-
-def _start(module: nn.Module, patch: nn.Module) -> None:
-    """Set the initial parameters of a patch that starts from weights of the host."""
+def _start(model: nn.Module, module: nn.Module, patch: nn.Module) -> None:
+    """Set the initial parameters of a patch that starts from weights of the host, or what it keeps of the model."""
     if isinstance(patch, WeightPatch):
         path = next(path for path, other in module_patches(module).linears if other is patch)
         patch.start_from(attrgetter(path)(module))
     elif isinstance(patch, FromHost):
         patch.start_from(module)
+    elif isinstance(patch, FromModel):
+        patch.start_from_model(model)
 
 
-def start_again(model: nn.Module) -> None:
-    """Set the patches that start from weights of the host again, after those weights were replaced."""
+def start_again(model: nn.Module, kind: type = object) -> None:
+    """Set the patches of a kind that start from the host again, after its weights were replaced."""
     for entry in record_of(model).applied:
         for attachment in entry.attachments:
-            if attachment.module:
-                _start(model.get_submodule(attachment.target), model.get_submodule(attachment.module))
+            if attachment.module and isinstance(patch := model.get_submodule(attachment.module), kind):
+                _start(model, model.get_submodule(attachment.target), patch)
 
 
 def _child_name(parent: nn.Module, key: str, placement: Placement) -> str:
-    """`unsmooth_<remedy>`, with the host's weight, the branch or a number if there are several."""
+    """`unsmooth_<remedy>`, with the host's weight, the attention, the branch or a number if there are several."""
     if placement.weight:
         path = placement.weight.removeprefix(f"{placement.target}.").removesuffix("weight").strip("._")
         return f"{PREFIX}{key}_{path.replace('.', '_')}"
+    order = getattr(placement.patch, "order", 0)
     names = [
-        f"{PREFIX}{key}",
+        f"{PREFIX}{key}_{order + 1}" if order else f"{PREFIX}{key}",
         f"{PREFIX}{key}_{placement.branch}",
         *(f"{PREFIX}{key}_{placement.branch}{i}" for i in range(2, 9)),
     ]

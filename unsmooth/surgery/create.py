@@ -18,8 +18,9 @@ def create_model(spec: str | ModelSpec, pretrained: bool = False, **host_kwargs:
     """Build a host and apply the remedies of a spec to it, from left to right.
 
     Args:
-        spec: A model spec, `HOST(option=value)+remedy(option=value)`. HOST is a timm name, `hf:NAME` or
-            `torchvision:NAME`; its options are those of its library, and `pretrained=true`.
+        spec: A model spec, `HOST(option=value)+remedy(option=value)`. HOST is a timm name, `hf:NAME`,
+            `torchvision:NAME` or `open_clip:NAME`, with the options of its library and `pretrained=true`; or your own
+            code, which is run: `torchhub:FOLDER:NAME` or `FILE.py:FUNCTION`.
         pretrained: Load the pretrained weights of the host before the remedies are applied.
         **host_kwargs: Options of the host, on top of those in the spec.
 

@@ -56,7 +56,7 @@ class MeanFromMap(AttentionPatch):
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
         out, mean = attend(v), -self.share * v.mean(dim=-2, keepdim=True)
         # The output is not used elsewhere, so it can be changed in place if no gradient needs it.
-        return out + mean if torch.is_grad_enabled() else out.add_(mean)
+        return out + mean if torch.is_grad_enabled() or torch._C._get_tracing_state() else out.add_(mean)
 
     def matrix(self, weights: Tensor) -> Tensor:
         return weights - self.share / weights.shape[-1]
@@ -152,7 +152,7 @@ def fold(model: nn.Module, example: Example | None = None) -> nn.Module:
         folded = folded.float()  # a half-precision host is folded and checked in single precision, then rounded once
     example = example_input(folded) if example is None else example
     targets = {attachment.target for entry in record.applied for attachment in entry.attachments}
-    compared = sorted(targets | {block.name for block in anatomy.blocks})
+    compared = sorted(targets | {block.point("output").module for block in anatomy.blocks})
     expected = _outputs(folded, example, compared)
     done: list[str] = []
     for entry in record_of(folded).applied:
@@ -216,7 +216,7 @@ def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> boo
         later = attention_patches[attention_patches.index(patch) + 1 :]
         if any(_changes_more_than_scores(other) for other in later):
             raise CannotFold("a later remedy changes its map or its output")
-        block = next(b for b in anatomy.blocks if any(a.core == attachment.target for a in b.attentions))
+        block = anatomy.block_of(attachment.target, patch.order)
         try:
             rows = value_rows(model, block)
         except NotApplicable as reason:
@@ -234,7 +234,10 @@ def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> boo
         _exchange(parent, target, attachment.child, patch, PreparedPaths(patch))
     elif isinstance(patch, BandGain):
         low, high = (torch.as_tensor(g, dtype=torch.get_default_dtype()) for g in patch.gains())
-        rows, columns = _adjacent_linear(model, attachment.target, patch, anatomy)
+        try:
+            rows, columns = _adjacent_linear(model, attachment.target, patch, anatomy)
+        except NotApplicable as reason:
+            raise CannotFold(str(reason)) from reason
         _scale(rows, high if torch.equal(low, high) else _checked(high), columns)
         reference = rows.weight
         share = torch.where(low == high, 0.0, low / high - 1).to(reference.device, reference.dtype)
@@ -273,9 +276,11 @@ def _adjacent_linear(model: nn.Module, target: str, hook: nn.Module, anatomy: An
         for branch in (block.attn, block.mlp):
             if branch is None or not branch.linears:
                 continue
-            owner = model.get_submodule(branch.linears[-1].weight.rpartition(".")[0])
-            weight = model.get_parameter(branch.linears[-1].weight)
+            last = branch.linears[-1]
+            owner, weight = model.get_submodule(last.weight.rpartition(".")[0]), model.get_parameter(last.weight)
             if _is_hooked(model, branch.end, target, hook):
+                if last.projections > 1:  # no output projection: a gain per channel passes through the attention
+                    return value_rows(model, block), False
                 return WeightAndBias(weight, getattr(owner, "bias", None)), False
             if _is_hooked(model, branch.mid, target, hook):
                 return WeightAndBias(weight, None), True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +16,9 @@ from unsmooth.errors import NotApplicable, UnsmoothError, first_line
 from unsmooth.hosts.anatomy import Anatomy, Block, examine
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
-from unsmooth.remedies.base import REPLACE_SCORES, Placement, Remedy
+from unsmooth.hosts.unseen import way_out
+from unsmooth.remedies.base import REPLACE_SCORES, AttentionPatch, Placement, Remedy, ResidualPatch
+from unsmooth.seam.patched import ResidualScale
 from unsmooth.spec import SpecItem, parse_item
 from unsmooth.surgery.record import Record, check_model, check_unfolded, check_whole, record_of
 from unsmooth.utils.notebook import data_frame, document, frame, table
@@ -35,6 +37,7 @@ class BlockPlan:
     parameters: int = 0
     flops: int = 0
     refusal: str = ""
+    partly: str = ""  # why the remedy does not fit some of several attentions
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,9 @@ class Plan:
 
     @property
     def refused(self) -> dict[int, str]:
-        """The blocks that the remedy does not fit, with the reasons."""
-        return {block.block: block.refusal for block in self.blocks if block.refusal}
+        """The blocks that the remedy does not fit, or fits in part, with the reasons."""
+        reasons = ((block.block, block.refusal or block.partly) for block in self.blocks)
+        return {index: reason for index, reason in reasons if reason}
 
     def frame(self) -> pandas.DataFrame:
         """The plan as a pandas table, one row per block.
@@ -205,14 +209,10 @@ def prepare(
     placements: list[Placement] = []
     for index in selected:
         block = anatomy.blocks[index]
-        try:
-            with torch.device(device):
-                placed = method.place(block, anatomy, resolved)
-        except NotApplicable as refusal:
-            plans.append(BlockPlan(index, block.name, refusal=str(refusal)))
-            continue
+        with torch.device(device):
+            placed, block_plan = _place(method, block, anatomy, resolved)
         placements += placed
-        plans.append(_block_plan(block, placed, method.flops(block, anatomy, resolved)))
+        plans.append(block_plan)
     if placements:
         method.check(model, anatomy, example)
     placements = method.connect(placements, anatomy)
@@ -244,9 +244,10 @@ def anatomy_of(model: nn.Module, example: Example | None = None) -> Anatomy:
     except UnsmoothError:
         raise
     except Exception as error:  # a host may fail in any way on an input that it was not made for
-        reason = first_line(error)
+        reason, hidden = first_line(error), way_out(model)
+        advice = f"If that is the cause, {hidden}. Or pass" if hidden else "Pass"
         raise UnsmoothError(
-            f"could not run {type(model).__name__} on one example image ({reason}). Pass one that it accepts: "
+            f"could not run {type(model).__name__} on one example image ({reason}). {advice} one that it accepts: "
             "example={'image': torch.randn(1, 3, 224, 224)}."
         ) from error
 
@@ -279,11 +280,61 @@ def _block_option(blocks: Any) -> Any:
     return blocks if isinstance(blocks, int) else str(blocks)
 
 
-def _block_plan(block: Block, placed: list[Placement], flops: int) -> BlockPlan:
-    sites = tuple(p.weight or (p.target.module if isinstance(p.target, HookPoint) else p.target) for p in placed)
+def _place(method: Remedy[Any], block: Block, anatomy: Anatomy, options: Any) -> tuple[list[Placement], BlockPlan]:
+    """The patches of one block, attention by attention if it has several, and its plan."""
+    placed: list[Placement] = []
+    flops, refusals = 0, []
+
+    def place(view: Block) -> list[Placement]:
+        return [_in_holder(placement, view, anatomy) for placement in method.place(view, anatomy, options)]
+
+    try:
+        views: tuple[Block, ...] = (block,)
+        placed = place(block)
+        flops = method.flops(block, anatomy, options)
+    except NotApplicable as refusal:
+        if not block.parts:
+            return [], BlockPlan(block.index, block.name, refusal=str(refusal))
+        views = block.parts
+    for view in views if not placed else ():
+        try:
+            new = place(view)
+            flops += method.flops(view, anatomy, options)
+        except NotApplicable as refusal:
+            refusals.append(str(refusal))
+            continue
+        for placement in new:
+            if isinstance(placement.patch, AttentionPatch):
+                placement.patch.order = view.attention().order
+        shared = {_site(placement) for placement in placed}  # a branch that runs several attentions is treated once
+        placed += [p for p in new if isinstance(p.patch, AttentionPatch) or _site(p) not in shared]
+    reason = "; ".join(dict.fromkeys(refusals))
+    if not placed:
+        return [], BlockPlan(block.index, block.name, refusal=reason)
+    sites = tuple(map(_site, placed))
     modules = [p.patch for p in placed if isinstance(p.patch, nn.Module)]
     count = sum(parameter.numel() for module in modules for parameter in module.parameters())
-    return BlockPlan(block.index, block.name, sites, count, flops)
+    return placed, BlockPlan(block.index, block.name, sites, count, flops, partly=reason)
+
+
+def _in_holder(placement: Placement, block: Block, anatomy: Anatomy) -> Placement:
+    """A placement on a list block goes to the module that runs its members, under the number of the block."""
+    if not block.holder or placement.target != block.name:
+        return placement
+    patch = placement.patch
+    if not isinstance(patch, ResidualScale | ResidualPatch):
+        return replace(placement, target=block.holder)
+    if block.holder not in anatomy.sums:
+        raise NotApplicable(f"its residual sums cannot be told from others of {block.holder}")
+    branch = f"{block.index}.{placement.branch}"
+    if isinstance(patch, ResidualScale):
+        patch = replace(patch, branch=branch)
+    return replace(placement, target=block.holder, patch=patch, branch=branch)
+
+
+def _site(placement: Placement) -> str:
+    target = placement.target
+    return placement.weight or (target.module if isinstance(target, HookPoint) else target)
 
 
 def _check_conflicts(record: Record, remedy: Remedy[Any], selected: list[int]) -> None:

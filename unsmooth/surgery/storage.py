@@ -24,9 +24,13 @@ from torch import Tensor, nn
 
 from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError, first_line
-from unsmooth.spec import ModelSpec, parse
+from unsmooth.hosts.saved_names import by_own_names
+from unsmooth.hosts.user_code import runs_code, without_folder
+from unsmooth.remedies.base import FromModel
+from unsmooth.spec import ModelSpec, SpecItem, parse
 from unsmooth.surgery.apply import apply, remove, start_again
 from unsmooth.surgery.create import build_model, create_model
+from unsmooth.surgery.hub import HUB, NAME, download, is_on_hub
 from unsmooth.surgery.record import PREFIX, applied, check_unfolded, check_unwrapped, check_whole, record_of
 from unsmooth.utils.files import replace_files
 from unsmooth.utils.precision import whole
@@ -68,7 +72,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
     check_unwrapped(model)
     check_unfolded(model)
     check_whole(model)
-    spec = applied(model)
+    spec = shareable(applied(model))
     folder = Path(folder)
     recipe = json.dumps(_recipe(spec), indent=2) + "\n"
     metadata = {"format": "pt", SPEC: str(spec)}
@@ -83,14 +87,14 @@ def save(model: nn.Module, folder: str | Path) -> None:
 
 
 def load(path: str | Path, model: nn.Module | str | ModelSpec | None = None) -> nn.Module:
-    """Load a folder written by `save`, or a checkpoint file.
+    """Load a folder written by `save`, a repository written by `push`, or a checkpoint file.
 
     Args:
-        path: A folder written by `save`, a safetensors file, or a file written by `torch.save` (read with
-            `weights_only=True`).
-        model: The model to load into, or its spec. A folder needs none if the saved model was built from a spec;
-            otherwise pass the untreated host. A file always needs one; if the file has the weights of the plain host,
-            the remedies of the model keep their initial parameters.
+        path: A folder written by `save`, `hf-hub:USER/NAME` or `hf-hub:USER/NAME@REVISION`, a safetensors file, or a
+            file written by `torch.save` (read with `weights_only=True`).
+        model: The model to load into, or its spec. A folder needs none if the saved model was built from the spec of a
+            library's host; otherwise pass the untreated host. A file always needs one; if the file has the weights of
+            the plain host, the remedies of the model keep their initial parameters.
 
     Returns:
         The model with the loaded weights.
@@ -109,7 +113,7 @@ def load(path: str | Path, model: nn.Module | str | ModelSpec | None = None) -> 
         >>> [str(remedy) for remedy in unsmooth.applied(treated).remedies]
         ['feat_scale']
     """
-    path = Path(path)
+    path = download(str(path), (WEIGHTS, RECIPE)) if is_on_hub(path) else Path(path)
     if path.is_dir():
         spec = _read_recipe(path / RECIPE)
         if not (path / WEIGHTS).exists():
@@ -133,7 +137,7 @@ def load(path: str | Path, model: nn.Module | str | ModelSpec | None = None) -> 
 def open_model(
     model: nn.Module | str | Path, checkpoint: str | Path | None = None, pretrained: bool = False
 ) -> tuple[nn.Module, str]:
-    """A model and its name, from a model, a folder written by `save`, or a spec with or without weights."""
+    """A model and its name, from a model, a folder of `save`, a repository of `push`, or a spec."""
     if pretrained and checkpoint is not None:
         raise UnsmoothError("give either pretrained weights or a checkpoint, not both.")
     if isinstance(model, str | Path):
@@ -144,6 +148,9 @@ def open_model(
             loaded = load(folder)
             return loaded, str(applied(loaded)) or folder.name
         text = str(model)
+        if checkpoint is None and not pretrained and _pushed(text):
+            loaded = load(text)
+            return loaded, str(applied(loaded)) or text
         return (create_model(text, pretrained) if checkpoint is None else load(checkpoint, text)), text
     check_unwrapped(model)
     if pretrained:
@@ -154,6 +161,16 @@ def open_model(
     if spec.host is not None:
         return model, str(spec)
     return model, "+".join([type(model).__name__, *(str(remedy) for remedy in spec.remedies)])
+
+
+def _pushed(text: str) -> bool:
+    """Whether a name is that of a repository on the hub written by `push`; others are models of timm."""
+    if not is_on_hub(text) or not NAME.match(text.removeprefix(HUB)):
+        return False
+    try:
+        return (download(text, (RECIPE,)) / RECIPE).exists()
+    except UnsmoothError:  # timm tells what is wrong
+        return False
 
 
 def fill_for_tuning(model: nn.Module, path: Path, classes: int) -> list[str]:
@@ -239,9 +256,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _adapted(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as timm's loader adapts them to a host: names of older versions, resampled position embeddings."""
+    """Weights as the library's loader adapts them to a host: names of older versions, resampled positions (timm)."""
     adapt = getattr(sys.modules[_host_class(model).__module__], "checkpoint_filter_fn", None)
-    own = model.state_dict()
+    own, weights = model.state_dict(), by_own_names(model, weights)
     if adapt is None or all(name in weights and weights[name].shape == value.shape for name, value in own.items()):
         return weights
     try:
@@ -274,6 +291,7 @@ def fill(model: nn.Module, weights: dict[str, Tensor], path: Path) -> nn.Module:
     if wrong:
         raise UnsmoothError(f"{path} does not fit {str(applied(model)) or type(model).__name__}: {'; '.join(wrong)}")
     model.load_state_dict(weights)
+    start_again(model, FromModel)  # what they keep is not in the file
     return model
 
 
@@ -316,6 +334,13 @@ def _load_folder(spec: ModelSpec, folder: Path, model: nn.Module | str | ModelSp
         if record_of(model).applied:
             remove(model)
         raise
+
+
+def shareable(spec: ModelSpec) -> ModelSpec:
+    """The spec without the folder of the user's own code, which is of no use elsewhere, and private."""
+    if spec.host is None or not runs_code(spec.host.name):
+        return spec
+    return ModelSpec(SpecItem(without_folder(spec.host.name), spec.host.options), spec.remedies)
 
 
 def _recipe(spec: ModelSpec) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.build import create_host
+from unsmooth.hosts.user_code import runs_code
 from unsmooth.recipes.recipe import Recipe
 from unsmooth.spec import ModelSpec, SpecItem, parse
 from unsmooth.surgery.create import create_model
@@ -75,6 +76,10 @@ def build_teacher(recipe: Recipe, classes: int) -> nn.Module | None:
     """Build the teacher for distillation, frozen and in eval mode; None if there is none."""
     if not recipe.teacher:
         return None
+    if runs_code(parse(recipe.teacher).items[0].name):
+        raise UnsmoothError(
+            f"the recipe names the teacher {recipe.teacher}, which is Python code. Recipes run no code."
+        )
     if recipe.teacher_checkpoint:
         spec = parse(recipe.teacher)
         assert spec.host is not None

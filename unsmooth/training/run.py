@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import re
 import time
+import warnings
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from unsmooth.data.batches import TrainingBatches, evaluation_batches
-from unsmooth.diagnosis.monitor import follow
 from unsmooth.errors import Interrupted, UnsmoothError
+from unsmooth.monitoring.monitor import Monitor
+from unsmooth.monitoring.observe import scalars
+from unsmooth.monitoring.writers import Records, TensorBoard
 from unsmooth.recipes.recipe import Recipe, resolve_fields
 from unsmooth.spec import ModelSpec
-from unsmooth.surgery.plan import anatomy_of
 from unsmooth.tasks.base import Score, Task, TaskRequest
 from unsmooth.tasks.registry import CLASSIFICATION, open_task
 from unsmooth.training.checkpoint import read_state, write_state
@@ -26,7 +29,6 @@ from unsmooth.training.run_dir import RunDir
 from unsmooth.training.run_record import check_batch_size, check_process_shares, run_settings
 from unsmooth.training.settings import TrainSettings
 from unsmooth.training.signals import StopFlag, graceful_shutdown
-from unsmooth.training.tensorboard import TensorBoardLog
 from unsmooth.training.trainer import NotFinite, Trainer
 
 MAX_NAME = 120  # characters of a default directory name
@@ -138,7 +140,9 @@ class _Run:
         self.validation = evaluation_batches(task.val, per_process, workers, processes.rank, processes.world, pin)
         monitors = recipe.vitals_every and processes.primary
         self.monitor_images = task.monitor_images(recipe.vitals_images) if monitors else None
-        self.anatomy = anatomy_of(task.model) if self.monitor_images is not None else None
+        self.monitor: Monitor | None = None
+        if self.monitor_images is not None:
+            self.monitor = Monitor(task.model, every=None, vitals=recipe.vitals)
         self.trainer = Trainer(task, recipe, batches, seed, processes)
         self.best: dict[str, Any] = {"epoch": 0, task.primary_metric: float("-inf")}
         self.seconds, self.vitals_seconds = 0.0, 0.0
@@ -150,12 +154,23 @@ class _Run:
             self._train(flag, NullObserver(), None)
         else:
             observer.begin(self.recipe.epochs, self.trainer.batches.steps, self.trainer.epoch)
-            resumed = self.run_dir.state.exists()
-            with TensorBoardLog(self.run_dir.tensorboard, self.trainer.epoch, resumed) as log:
+            log = self._tensorboard()
+            try:
                 self._train(flag, observer, log)
+            finally:
+                log.close()
         return self._finish()
 
-    def _train(self, flag: StopFlag, observer: Observer, log: TensorBoardLog | None) -> None:
+    def _tensorboard(self) -> Records:
+        """The TensorBoard record; an empty one, with a warning, where it cannot be written."""
+        purge_step = self.trainer.epoch + 1 if self.run_dir.state.exists() else None
+        try:
+            return Records([TensorBoard(self.run_dir.tensorboard, purge_step)])
+        except UnsmoothError as error:
+            warnings.warn(f"no TensorBoard log is written: {error}", stacklevel=2)
+            return Records()
+
+    def _train(self, flag: StopFlag, observer: Observer, log: Records | None) -> None:
         """Train all epochs. Only the primary process has an observer and a log."""
         trainer, recipe = self.trainer, self.recipe
         saved = self.clock = time.monotonic()
@@ -184,7 +199,8 @@ class _Run:
             observer.epoch(line)
             self._checkpoint()
             if log is not None:
-                log.add(line)
+                metrics = {k: v for k, v in line.items() if isinstance(v, int | float) and k != "epoch"}
+                log.write(line["epoch"], metrics | scalars(line.get("vitals", {})))
             saved = time.monotonic()
             if self.processes.any(flag.stop)[0] and trainer.epoch < recipe.epochs:
                 raise self._interrupted()
@@ -199,6 +215,8 @@ class _Run:
             self.trainer.restore(state["trainer"])
             self.best = state["best"]
             self.seconds, self.vitals_seconds = state["seconds"], state["vitals_seconds"]
+            if self.monitor is not None and state.get("monitor"):
+                self.monitor.load_state_dict(state["monitor"])
         elif self.processes.primary:
             self.run_dir.clear()
         if self.processes.primary:
@@ -213,6 +231,7 @@ class _Run:
         self.seconds, self.clock = self.seconds + now - self.clock, now
         self.processes.on_primary(lambda: write_state(self.run_dir.state, {
             "trainer": state, "best": self.best, "seconds": self.seconds, "vitals_seconds": self.vitals_seconds,
+            "monitor": None if self.monitor is None else self.monitor.state_dict(),
         }))  # fmt: skip
 
     def _metrics(self) -> dict[str, Any]:
@@ -224,10 +243,13 @@ class _Run:
             self.last = self._validate()
             line |= self.last.epoch_metrics()
         if self.monitor_images is not None and epoch % recipe.vitals_every == 0:
-            assert self.anatomy is not None
-            start = time.monotonic()
-            line["vitals"] = follow(trainer.eval_model, self.anatomy, self.monitor_images, recipe.vitals)
-            self.vitals_seconds += time.monotonic() - start
+            assert self.monitor is not None
+            known = len(self.monitor.alarms)
+            measured = self.monitor.measure(self.monitor_images, epoch, trainer.eval_model)
+            line["vitals"] = {v.key: measured.vitals[v.key] for v in self.monitor.vitals if v.key in measured.vitals}
+            if len(self.monitor.alarms) > known:
+                line["alarms"] = [asdict(alarm) for alarm in self.monitor.alarms[known:]]
+            self.vitals_seconds += measured.seconds
         return line
 
     def _record(self, line: Mapping[str, Any]) -> None:

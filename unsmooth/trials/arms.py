@@ -40,6 +40,8 @@ def plan_arms(specs: Sequence[str], arm_fields: Mapping[str, Mapping[str, Any]] 
 
     `arm_fields` are recipe fields of single arms, by spec.
     """
+    if isinstance(specs, str) or not isinstance(specs, Sequence):
+        raise UnsmoothError(f"a trial compares a list of specs (got {specs!r}).")
     parsed = [parse(spec) for spec in specs]
     by_text = {str(parse(spec)): fields for spec, fields in (arm_fields or {}).items()}
     for spec in parsed:

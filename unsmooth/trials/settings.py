@@ -15,7 +15,8 @@ def _sweep_text(value: Any) -> Any:
     """`{"lr": [5e-4, 1e-3]}` as `lr=0.0005,0.001`."""
     if isinstance(value, Mapping) and len(value) == 1:
         ((field, values),) = value.items()
-        return f"{field}={','.join(map(str, values))}"
+        if isinstance(values, list | tuple):
+            return f"{field}={','.join(map(str, values))}"
     return value
 
 
@@ -55,4 +56,28 @@ class CompareSettings:
     robustness: bool = option("score occluded and attacked images of every run", default=False)
     costs: bool = option("measure parameters, operations and throughput", default=True)
     vitals: str = option("vitals of the final models, comma-separated, or default, all or none", default="default")
+    confidence: float = option("confidence level of the intervals", default=0.95, low=0.5, high=0.9999)
+
+
+@options
+class PrescribeSettings:
+    """Settings of one prescription."""
+
+    label = "prescribe"
+
+    out: FilePath = option("directory of the prescription", default=Path("prescription"))
+    budget: float = option("most training in all, in runs of the recipe's epochs", default=12.0, above=0)
+    seeds: int = option("fresh seeds per arm of the final comparison", default=3, low=2)
+    candidates: int = option("most candidates, as ranked by the diagnosis", default=6, low=1)
+    factor: int = option("reduction of candidates from rung to rung", default=2, low=2)
+    finalists: int = option("candidates in the final comparison", default=1, low=1)
+    jobs: int = option("runs trained at the same time", default=1, low=1)
+    checkpoint: FilePath | None = option("trained weights to diagnose and start from: a file or a folder", default=None)
+    pretrained: bool = option("diagnose and start from the library's pretrained weights", default=False)
+    val_data: DataText | None = option("validation images, if not part of the data", default=None)
+    data_dir: FilePath | None = option("directory of timm dataset files", default=None)
+    workers: int = option("worker processes that load images, per run", default=0, low=0)
+    device: str = option("device: cpu, cuda or cuda:N (default: cuda if available)", default="")
+    strict_data: bool = option("raise on a broken image instead of skipping it", default=False)
+    costs: bool = option("measure parameters, operations and throughput of the finalists", default=True)
     confidence: float = option("confidence level of the intervals", default=0.95, low=0.5, high=0.9999)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +39,17 @@ def write(path: Path, content: bytes | str) -> None:
         replace_files({path: lambda temporary: temporary.write_bytes(content)})
     except OSError as error:
         raise UnsmoothError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def read_toml(path: Any, what: str) -> dict[str, Any]:
+    """Content of a TOML file, which is a path or a resource of a package; `what` it is, for the error."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise UnsmoothError(f"cannot read the {what} {path}: too many lists inside each other") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UnsmoothError(f"cannot read the {what} {path}: {reason}") from error
 
 
 def encode(text: str) -> bytes:

@@ -11,6 +11,8 @@ same name. `of` names its input:
     grid          x (B, h, w, d)                   patch tokens on their grid
     map           A (B, H, n, m)                   attention maps; of a treated model, the effective maps
     scores        P (B, H, n, m)                   inputs of softmax
+    values        v (B, H, m, c)                   values of an attention
+    map_values    A (B, H, n, m), v (B, H, m, c)   maps and values; A v is the output of the heads
     map_singular  σ (B, H, r), descending          singular values of the maps
     map_grid      A (B, H, p, p), distances (p, p) maps between patch tokens, and the distances of patches in pixels
     model         model, anatomy, images, blocks   the model itself, for bounds; returns values by part and block
@@ -33,7 +35,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.utils.precision import full as full
 
 FAMILIES = ("similarity", "rank", "attention", "signal", "function", "theory")
-OVER_TOKENS = ("global", "windowed", "pooled-kv")
+OVER_TOKENS = ("global", "windowed", "pooled-kv", "pooled-q")
 SQUARE = ("global", "windowed")
 # Maximum number of images of a vital that is requested by name, and of one that is not (`default_sample`).
 TOKEN_SAMPLE, TOKEN_DEFAULT = 64, 16  # tokens are decomposed at block outputs
@@ -74,6 +76,7 @@ class Vital:
     low: float | None = None  # range, if it has one
     high: float | None = None
     default: bool = True
+    undefined: str = "it is undefined here (0/0)"  # the reason for a block without a value
 
     @property
     def help(self) -> str:

@@ -62,6 +62,8 @@ def remove_parts(model: nn.Module, anatomy: Anatomy, variant: str) -> nn.Module:
     for block in anatomy.blocks:
         if block.residuals != ("attn", "mlp"):
             raise NotApplicable("the bounds need blocks of attention and MLP, each with a skip")
+        if block.holder:
+            raise NotApplicable("the bounds need blocks that are modules, and its blocks are lists of modules")
         if block.attention().kind != "global":
             raise NotApplicable("the bounds need attention over all tokens")
     if variant == "whole":
@@ -75,7 +77,9 @@ def remove_parts(model: nn.Module, anatomy: Anatomy, variant: str) -> nn.Module:
         )
         if variant == "attention":
             core = block.attention()
-            module_patches(copied.get_submodule(core.core)).attention.append(OneHead(core))
+            patches = module_patches(copied.get_submodule(core.core))
+            patches.attention.append(OneHead(core))
+            patches.layouts = anatomy.layouts(core.core)
     return copied
 
 

@@ -93,6 +93,8 @@ def branch_function(
     """What a branch of a block adds to the tokens (B, …) before it, as a function of these tokens, and the tokens."""
     if block.residuals.count(name) != 1:
         raise Undefined(f"its {name} branch has no single residual sum")
+    if block.holder:
+        raise Undefined("its blocks are lists of modules, which cannot be run alone")
     first_call: dict[str, Any] = {}
     module = model.get_submodule(block.name)
 

@@ -86,8 +86,9 @@ def augment(x: Tensor, vectors: Tensor | Prepared, bias: Tensor) -> Tensor:
         torch.mm(part.reshape(-1, len(weight)), weight).unflatten(-1, (-1, t * b * q))
         for part, weight in zip(parts, weights, strict=True)
     ]
-    # Without gradients, in-place operations on intermediate values save more time than the products take.
-    eager = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+    # Without gradients, in-place operations on intermediate values save more time than the products take. A trace must
+    # not depend on whether gradients were on: it runs in both.
+    eager = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._get_tracing_state())
     shift = _in_pieces(bias.reshape(1, t * b, -1), q).view(1, -1, t * b * q)
     y = _merge(products, in_place=eager)
     shift = shift.to(y.dtype)  # under autocast the products are narrower than the bias

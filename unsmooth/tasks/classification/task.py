@@ -17,11 +17,11 @@ from unsmooth.data.images import fingerprint, first_valid_image
 from unsmooth.data.sampling import MIX, derive_seed, seed_everything
 from unsmooth.data.splits import Splits, hold_out, limit_splits, open_splits
 from unsmooth.data.transforms import preprocessing
-from unsmooth.diagnosis.monitor import broken_gradient, first_broken
 from unsmooth.errors import UnsmoothError, first_line
 from unsmooth.hosts.inputs import run
 from unsmooth.hosts.modes import autocast, eval_mode
 from unsmooth.hosts.outputs import forward
+from unsmooth.monitoring.observe import broken_gradient, first_broken
 from unsmooth.recipes.recipe import Recipe
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.storage import save
@@ -155,7 +155,7 @@ class Classification(Task):
         try:
             anatomy = self.anatomy or anatomy_of(self.model)
             if images is None:
-                return broken_gradient(self.model, anatomy)
+                return broken_gradient(self.model, anatomy).text
             with autocast(amp, device):
                 return first_broken(self.model, anatomy, images.to(device), self.recipe.accumulate)
         except UnsmoothError as reason:  # a host without known blocks

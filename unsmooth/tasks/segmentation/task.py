@@ -13,9 +13,9 @@ from torch import distributed as dist
 
 from unsmooth.data.images import evenly_spaced
 from unsmooth.data.transforms import preprocessing
-from unsmooth.diagnosis.monitor import broken_gradient, first_broken
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast
+from unsmooth.monitoring.observe import broken_gradient, first_broken
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.tasks.base import Task, TaskRequest, reject_classification_fields
 from unsmooth.tasks.segmentation import evaluate
@@ -125,7 +125,7 @@ class SegmentationTask(Task):
                     return first_broken(host, anatomy, images.to(device), self.recipe.accumulate)
             heads = [p for name, p in self.model.named_parameters() if not name.startswith("backbone.")]
             if all(p.grad is None or p.grad.isfinite().all() for p in heads):
-                return broken_gradient(host, anatomy)
+                return broken_gradient(host, anatomy).text
             return "the gradient is not finite in the head, after all blocks"
         except UnsmoothError as reason:  # a host without known blocks
             return f"the first non-finite block is unknown ({reason})"
