@@ -108,7 +108,7 @@ class LossRemedy(Remedy[OptionsT], ABC):
 class AttentionPatch(nn.Module):
     """Changes an attention map A. `forward(attend, v)` is A'v given `attend(v)` = Av; `matrix(A)` is A'."""
 
-    order = 0  # which attention of its module it changes, in the order in which they run
+    attention_order = 0  # which attention of its module it changes, in the order in which they run
     rescores = False  # whether it replaces the scores
     scores_product = 0  # the matrix product of an explicit attention that it replaces, counted from 1; 0: none
 

@@ -126,7 +126,7 @@ class PatchedForward(AttentionInterceptor):
         """The patches of the next attention; where a module runs several, each has its own."""
         if len(self.patches.layouts) < 2:
             return self.patches.attention
-        return [patch for patch in self.patches.attention if patch.order == self.attention_count]
+        return [patch for patch in self.patches.attention if patch.attention_order == self.attention_count]
 
     def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions) -> Tensor:
         heads = self.layout().heads if q.ndim == 3 else 0
@@ -231,7 +231,7 @@ class PatchedForward(AttentionInterceptor):
         """Raise if the forward pass did not reach every patch."""
         patches = self.patches
         reached = {
-            "attention": self.attention_count > max((patch.order for patch in patches.attention), default=-1),
+            "attention": self.attention_count > max((patch.attention_order for patch in patches.attention), default=-1),
             "attention scores": self.scores_count > 0 or not any(patch.rescores for patch in patches.attention),
             "linear layers": self.linear_count >= len(self.linears),
             "residual sums": not self.follows_stream or self.residual_count >= len(patches.residual_branches),

@@ -216,7 +216,7 @@ def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> boo
         later = attention_patches[attention_patches.index(patch) + 1 :]
         if any(_changes_more_than_scores(other) for other in later):
             raise CannotFold("a later remedy changes its map or its output")
-        block = anatomy.block_of(attachment.target, patch.order)
+        block = anatomy.block_of(attachment.target, patch.attention_order)
         try:
             rows = value_rows(model, block)
         except NotApplicable as reason:

@@ -305,7 +305,7 @@ def _place(method: Remedy[Any], block: Block, anatomy: Anatomy, options: Any) ->
             continue
         for placement in new:
             if isinstance(placement.patch, AttentionPatch):
-                placement.patch.order = view.attention().order
+                placement.patch.attention_order = view.attention().order
         shared = {_site(placement) for placement in placed}  # a branch that runs several attentions is treated once
         placed += [p for p in new if isinstance(p.patch, AttentionPatch) or _site(p) not in shared]
     reason = "; ".join(dict.fromkeys(refusals))

@@ -60,7 +60,7 @@ class BlockNorms:
 def remove_parts(model: nn.Module, anatomy: Anatomy, variant: str) -> nn.Module:
     """A copy of the model without the parts that a variant lacks. `whole` returns the model itself."""
     for block in anatomy.blocks:
-        if block.residuals != ("attn", "mlp"):
+        if block.residuals != ("attn", "mlp") or len(block.attentions) != 1:
             raise NotApplicable("the bounds need blocks of attention and MLP, each with a skip")
         if block.holder:
             raise NotApplicable("the bounds need blocks that are modules, and its blocks are lists of modules")
