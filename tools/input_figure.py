@@ -17,7 +17,7 @@ from torch import nn
 
 import unsmooth
 from tools.markdown import DOCS
-from unsmooth.hosts.anatomy import examine
+from unsmooth.hosts.examine import examine
 from unsmooth.hosts.inputs import input_shape
 
 SIDE = 96  # pixels

@@ -22,7 +22,7 @@ from unsmooth.diagnosis.bounds.jacobian_spectrum import (
 )
 from unsmooth.diagnosis.registry import get
 from unsmooth.errors import UnsmoothError
-from unsmooth.hosts.anatomy import examine
+from unsmooth.hosts.examine import examine
 from unsmooth.report.values import bound_pairs
 from unsmooth.vitals.mixing_rate import mixing_rate
 

@@ -13,7 +13,7 @@ from torch import nn
 import unsmooth
 from tests.support.small_hosts import ALL, CONVMIXER, host
 from tests.surgery.test_laws import fingerprint, same
-from unsmooth.hosts.anatomy import examine
+from unsmooth.hosts.examine import examine
 
 # kind of attention, how it is run, tokens and heads of the first block, whether there is a class token
 EXPECTED = {

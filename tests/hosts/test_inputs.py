@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import unsmooth
 from tests.support.small_hosts import look_trained
 from unsmooth.errors import UnsmoothError
-from unsmooth.hosts.anatomy import examine
+from unsmooth.hosts.examine import examine
 from unsmooth.hosts.inputs import batch_inputs, example_input, first_tensor, input_shape, run
 from unsmooth.hosts.token_layout import distances, extent_of, grid_of, on_planes, prefix_of
 

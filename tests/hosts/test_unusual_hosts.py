@@ -18,7 +18,7 @@ import unsmooth
 from tests.support.small_hosts import host, look_trained, outputs, treat
 from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts import weights
-from unsmooth.hosts.anatomy import examine
+from unsmooth.hosts.examine import examine
 from unsmooth.hosts.unseen import way_out
 
 

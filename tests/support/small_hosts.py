@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 import unsmooth
 from tests.support.other_hosts import OTHER_HOSTS
-from unsmooth.hosts.anatomy import Anatomy, examine
+from unsmooth.hosts.anatomy import Anatomy
+from unsmooth.hosts.examine import examine
 from unsmooth.hosts.inputs import Example, example_input, first_tensor, run
 
 _TIMM = "img_size=32, patch_size=8, embed_dim=48, depth=2, num_classes=5"

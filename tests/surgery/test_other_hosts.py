@@ -15,7 +15,7 @@ from tests.support.small_hosts import example, host, outputs, treat
 from tests.surgery.test_deploy import exported, forward, inputs
 from tests.surgery.test_laws import fingerprint, same
 from unsmooth.diagnosis.probe import probe
-from unsmooth.hosts.anatomy import examine
+from unsmooth.hosts.examine import examine
 
 pytestmark = [pytest.mark.law, pytest.mark.filterwarnings("ignore:.*is not applied to block")]
 

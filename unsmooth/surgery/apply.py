@@ -15,7 +15,8 @@ from torch import nn
 
 from unsmooth import remedies
 from unsmooth.errors import UnsmoothError
-from unsmooth.hosts.anatomy import CONTAINERS, Anatomy
+from unsmooth.hosts.anatomy import Anatomy
+from unsmooth.hosts.examine import CONTAINERS
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.remedies.base import FromHost, FromModel, LinearPatch, Placement, ResidualPatch, TokenHook, WeightPatch

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from unsmooth import remedies
 from unsmooth.errors import NotApplicable, UnsmoothError, first_line
-from unsmooth.hosts.anatomy import Anatomy, Block, examine
+from unsmooth.hosts.anatomy import Anatomy, Block
+from unsmooth.hosts.examine import examine
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.unseen import way_out
