@@ -27,8 +27,8 @@ from PIL import Image
 
 import unsmooth
 from unsmooth.papers.small_data import write_ade20k
-from unsmooth.results.diagnosis import round_values
 from unsmooth.results.evaluation import Evaluation
+from unsmooth.results.measured import round_values
 
 RESULT = Path(__file__).parent.parent / "results" / "dense_saliency_vits14.json"
 HOST = "vit_small_patch14_dinov2(img_size={size})"

@@ -41,7 +41,7 @@ ALSO = {
     ),
 }
 RESULTS = ("Evaluation", "Bench", "Trial", "Prescription", "Reproduction")
-PARTS = ("unsmooth.results.diagnosis.Finding", "unsmooth.surgery.plan.Plan")
+PARTS = ("unsmooth.results.verdict.Finding", "unsmooth.surgery.plan.Plan")
 THEORY = (
     "anti_oversmoothing",
     "augmented_shortcuts",

@@ -9,7 +9,8 @@ import json
 import sys
 from pathlib import Path
 
-from unsmooth.results.diagnosis import Diagnosis, Series
+from unsmooth.results.diagnosis import Diagnosis
+from unsmooth.results.measured import Series
 
 
 def numbers_only(diagnosis: Diagnosis) -> Diagnosis:

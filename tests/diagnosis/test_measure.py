@@ -21,7 +21,7 @@ from unsmooth.diagnosis import registry as vitals
 from unsmooth.diagnosis.measure import Measurements, measure
 from unsmooth.hosts.inputs import batch_inputs, first_tensor, image_size, run
 from unsmooth.hosts.token_layout import distances
-from unsmooth.results.diagnosis import Spread
+from unsmooth.results.measured import Spread
 from unsmooth.surgery.plan import anatomy_of
 
 # For each host: the modules whose output a residual sum adds, attention's and MLP's, and which of their runs in a

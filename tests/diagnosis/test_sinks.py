@@ -8,7 +8,8 @@ from torch import nn
 
 import unsmooth
 from unsmooth.diagnosis.registry import SINKS
-from unsmooth.results.diagnosis import Diagnosis, Finding
+from unsmooth.results.diagnosis import Diagnosis
+from unsmooth.results.verdict import Finding
 
 HOST = "vit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=32, num_heads=4, depth=3, num_classes=5)"
 CHANNEL = 0  # where the class token is large and no other token is

@@ -17,7 +17,8 @@ from unsmooth.diagnosis.rules import RULES
 from unsmooth.diagnosis.rules.thresholds import THRESHOLDS
 from unsmooth.diagnosis.rules.view import DiagnosisView
 from unsmooth.diagnosis.verdict import reach_verdict
-from unsmooth.results.diagnosis import BlockInfo, Broken, Harm, ModelInfo, Spread, VitalResult
+from unsmooth.results.measured import BlockInfo, Broken, ModelInfo, Spread, VitalResult
+from unsmooth.results.verdict import Harm
 
 # A saliency fine-tune of DINOv2 ViT-S/14 on 60 photographs, as recorded.
 SALIENCY: dict[tuple[str, str], list[float]] = {

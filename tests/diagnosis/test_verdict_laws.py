@@ -11,7 +11,7 @@ from tests.diagnosis.test_verdict import MADE_UP, healthy, view
 from unsmooth.diagnosis.rules import limits
 from unsmooth.diagnosis.rules.thresholds import THRESHOLDS
 from unsmooth.diagnosis.verdict import STATES, reach_verdict
-from unsmooth.results.diagnosis import Finding, Verdict
+from unsmooth.results.verdict import Finding, Verdict
 
 DEPTH, TOKENS = 6, 200
 Series = dict[tuple[str, str], list[float]]

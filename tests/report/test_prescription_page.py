@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.results.diagnosis import Verdict
 from unsmooth.results.prescription import Budget, Evidence, Prescription, Rung, RungRun, TriedCandidate
 from unsmooth.results.provenance import Provenance
 from unsmooth.results.trial import Difference, Spread, TrialData
+from unsmooth.results.verdict import Verdict
 
 
 def prescription(shown: bool = True, candidates: int = 3) -> Prescription:

@@ -11,10 +11,8 @@ import pytest
 
 from tests.report.test_diagnosis_page import diagnosis
 from unsmooth.errors import UnsmoothError
-from unsmooth.results.diagnosis import (
-    Diagnosis,
-    Spread,
-)
+from unsmooth.results.diagnosis import Diagnosis
+from unsmooth.results.measured import Spread
 
 RESULTS = Path(__file__).parents[2] / "results"
 

@@ -14,7 +14,7 @@ from unsmooth.diagnosis.moments import finite_or_none
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.hosts.build import PRETRAINED
 from unsmooth.hosts.token_layout import prefix_of
-from unsmooth.results.diagnosis import (
+from unsmooth.results.measured import (
     AttentionInfo,
     BlockInfo,
     Broken,

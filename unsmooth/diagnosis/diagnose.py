@@ -32,7 +32,8 @@ from unsmooth.diagnosis.verdict import reach_verdict
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example, batch_inputs, describes_input
-from unsmooth.results.diagnosis import Diagnosis, Reference
+from unsmooth.results.diagnosis import Diagnosis
+from unsmooth.results.measured import Reference
 from unsmooth.results.provenance import Provenance, versions
 from unsmooth.surgery.plan import anatomy_of, fit, select_blocks
 from unsmooth.surgery.storage import open_model

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from unsmooth.diagnosis.rules.view import DiagnosisView
-from unsmooth.results.diagnosis import Finding, Harm, round_values
+from unsmooth.results.measured import round_values
+from unsmooth.results.verdict import Finding, Harm
 from unsmooth.utils.intervals import paired_interval
 
 PROBE, LOST = "depth_probe", "lost.matrix"

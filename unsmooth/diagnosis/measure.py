@@ -20,7 +20,7 @@ from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import run_images
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.hosts.token_layout import as_tokens, distances, extent_of, grid_of, on_planes, prefix_of
-from unsmooth.results.diagnosis import Series, Spread
+from unsmooth.results.measured import Series, Spread
 from unsmooth.seam.intercept import AttentionCall
 from unsmooth.utils.precision import full, without_autocast
 from unsmooth.utils.threads import one_thread

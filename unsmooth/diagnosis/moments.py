@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from unsmooth.results.diagnosis import Spread
+from unsmooth.results.measured import Spread
 
 Array = npt.NDArray[Any]
 

@@ -9,7 +9,8 @@ from unsmooth.diagnosis.rules.curves import TokenCurves
 from unsmooth.diagnosis.rules.thresholds import threshold
 from unsmooth.diagnosis.rules.view import DiagnosisView
 from unsmooth.errors import UnsmoothError
-from unsmooth.results.diagnosis import Candidate, Finding, ImagesInfo, Step, Verdict
+from unsmooth.results.measured import ImagesInfo
+from unsmooth.results.verdict import Candidate, Finding, Step, Verdict
 from unsmooth.spec import parse
 
 COMPARED = 2  # candidates in the filled-in comparison

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.report.formatting import in_blocks
-from unsmooth.results.diagnosis import round_values
+from unsmooth.results.measured import round_values
 from unsmooth.results.sample import TokenPictures, Trajectories
 
 SIDE = 40  # patches per side of a picture; finer grids are averaged

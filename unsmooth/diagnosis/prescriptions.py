@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from unsmooth import remedies
 from unsmooth.remedies.base import LossRemedy
-from unsmooth.results.diagnosis import Candidate
+from unsmooth.results.verdict import Candidate
 from unsmooth.spec import parse_item
 
 # By key of the finding: remedies, best first, with options that leave a pretrained host unchanged, and the reason.

@@ -17,7 +17,8 @@ from unsmooth.diagnosis.rules import RULES
 from unsmooth.diagnosis.rules.curves import TokenCurves
 from unsmooth.diagnosis.rules.thresholds import threshold
 from unsmooth.diagnosis.rules.view import DiagnosisView
-from unsmooth.results.diagnosis import Finding, ImagesInfo, Verdict
+from unsmooth.results.measured import ImagesInfo
+from unsmooth.results.verdict import Finding, Verdict
 from unsmooth.utils.text import blocks_text
 
 COLLAPSES = ("token_collapse", "one_sided")  # findings whose harm is measured

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.monitoring.observe import Breakage, Curves
-from unsmooth.results.diagnosis import Values, round_values
+from unsmooth.results.measured import Values, round_values
 from unsmooth.utils.text import blocks_text
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from unsmooth.data.image_batches import NamedImages
 from unsmooth.diagnosis.measure import Measurements, measure
 from unsmooth.hosts.anatomy import Anatomy
-from unsmooth.results.diagnosis import Series, Values
+from unsmooth.results.measured import Series, Values
 from unsmooth.vitals.base import Vital
 
 Curves = dict[str, list[Values]]  # by vital, or vital.part: one value per block, None where there is none

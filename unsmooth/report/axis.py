@@ -24,7 +24,8 @@ from unsmooth.report.values import (
 )
 
 if TYPE_CHECKING:
-    from unsmooth.results.diagnosis import Diagnosis, Series
+    from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.results.measured import Series
 
 
 def plot_vital(

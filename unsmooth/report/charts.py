@@ -23,7 +23,8 @@ from unsmooth.report.values import (
 )
 
 if TYPE_CHECKING:
-    from unsmooth.results.diagnosis import Diagnosis, Series, Spread, VitalResult
+    from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.results.measured import Series, Spread, VitalResult
     from unsmooth.results.sample import TokenPictures
 
 Payload = dict[str, Any]  # what the scripts of the page read

@@ -21,7 +21,8 @@ from unsmooth.report.values import (
 )
 
 if TYPE_CHECKING:
-    from unsmooth.results.diagnosis import Diagnosis, VitalResult
+    from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.results.measured import VitalResult
 
 FLAT = 0.02  # a row whose values differ by less than this share of the largest one is not shaded
 

@@ -22,7 +22,8 @@ from unsmooth.report.pictures import PICTURES, Picture
 from unsmooth.report.values import deciding_vitals, depth_of, merged
 
 if TYPE_CHECKING:
-    from unsmooth.results.diagnosis import Diagnosis, Finding
+    from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.results.verdict import Finding
 
 FILES = ("report.css", "core.js", "heatmap.js", "curves.js", "grids.js", "pictures.js", "maps.js")
 SEVERITIES = {"severe": 0, "warning": 1, "note": 2}

@@ -16,7 +16,9 @@ from unsmooth.report.values import deciding_vitals
 from unsmooth.utils.text import blocks_text
 
 if TYPE_CHECKING:
-    from unsmooth.results.diagnosis import Diagnosis, Evidence, Finding, Spread, VitalResult
+    from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.results.measured import Spread, VitalResult
+    from unsmooth.results.verdict import Evidence, Finding
 
 # The most informative columns that fit in 80 characters; `diagnosis[key]` and the report have the rest.
 COLUMNS: dict[tuple[str, str], str] = {

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from unsmooth.report.formatting import number
 
 if TYPE_CHECKING:
-    from unsmooth.results.diagnosis import Diagnosis, Limit, Series, VitalResult
+    from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.results.measured import Series, VitalResult
+    from unsmooth.results.verdict import Limit
 
 Diagnoses = Sequence["Diagnosis | None"]
 

@@ -10,7 +10,8 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.utils.text import blocks_text
 
 if TYPE_CHECKING:
-    from unsmooth.results.diagnosis import Diagnosis, Spread
+    from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.results.measured import Spread
 
 SAME = 1e-4  # relative difference that rounding explains
 ERRORS = 2.0  # standard errors of the difference of two means over images

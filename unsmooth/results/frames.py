@@ -10,8 +10,9 @@ from unsmooth.utils.notebook import data_frame
 if TYPE_CHECKING:
     import pandas
 
-    from unsmooth.results.diagnosis import Diagnosis, Finding
+    from unsmooth.results.diagnosis import Diagnosis
     from unsmooth.results.trial import Trial
+    from unsmooth.results.verdict import Finding
 
 MEASURED = ("vital", "part", "block", "head", "mean", "sd", "low", "high", "images", "random")
 EVIDENCE = ("vital", "part", "family", "block", "value", "limit", "margin", "threshold", "source", "text")

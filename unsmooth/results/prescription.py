@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unsmooth.results.diagnosis import Finding, Verdict
 from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Result, record
 from unsmooth.results.trial import Difference, Spread, TrialData
+from unsmooth.results.verdict import Finding, Verdict
 from unsmooth.utils.files import write
 
 

@@ -43,6 +43,11 @@ def if_set(default: Any = None) -> Any:
     return Field(default=default, exclude_if=lambda value: value == default)
 
 
+def stored_as(key: str) -> Any:
+    """A field whose key in the JSON file differs from its name."""
+    return Field(validation_alias=key, serialization_alias=key)
+
+
 class Result:
     """Base of results that are saved as JSON: `Diagnosis`, `Evaluation`, `Bench`, `Trial`, `Reproduction`."""
 

@@ -10,9 +10,10 @@ from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, Wrap
 
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.results.bench import Quartiles
-from unsmooth.results.diagnosis import Diagnosis, Verdict
+from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Result, record
+from unsmooth.results.verdict import Verdict
 from unsmooth.utils.files import write
 from unsmooth.utils.notebook import REPORT_HEIGHT, packed_frame
 

@@ -14,7 +14,8 @@ from unsmooth.diagnosis.rules.sinks import broadcasting_sinks, idle_sinks
 from unsmooth.diagnosis.rules.thresholds import THRESHOLDS
 from unsmooth.diagnosis.rules.tokens import not_finite, one_sided, token_collapse
 from unsmooth.diagnosis.rules.view import DiagnosisView
-from unsmooth.results.diagnosis import Finding, Limit, round_values
+from unsmooth.results.measured import round_values
+from unsmooth.results.verdict import Finding, Limit
 
 RULES: tuple[Callable[[DiagnosisView], Finding | None], ...] = (
     not_finite, token_collapse, one_sided, uniform_attention, similar_maps, idle_blocks, ill_conditioned,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from unsmooth.diagnosis.rules.thresholds import threshold
 from unsmooth.diagnosis.rules.view import DiagnosisView
-from unsmooth.results.diagnosis import Evidence
+from unsmooth.results.verdict import Evidence
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unsmooth.diagnosis.rules.thresholds import threshold
 from unsmooth.diagnosis.rules.view import DiagnosisView
-from unsmooth.results.diagnosis import Finding
+from unsmooth.results.verdict import Finding
 from unsmooth.utils.text import blocks_text
 
 

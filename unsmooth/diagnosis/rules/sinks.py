@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from unsmooth.diagnosis.rules.thresholds import threshold
 from unsmooth.diagnosis.rules.view import DiagnosisView
-from unsmooth.results.diagnosis import Finding
+from unsmooth.results.verdict import Finding
 from unsmooth.utils.text import blocks_text
 
 Head = tuple[float, float, float]  # attention to sinks, their value norm, their share of the output

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unsmooth.diagnosis.rules.curves import TokenCurves
 from unsmooth.diagnosis.rules.thresholds import threshold
 from unsmooth.diagnosis.rules.view import DiagnosisView
-from unsmooth.results.diagnosis import Finding, Severity
+from unsmooth.results.verdict import Finding, Severity
 from unsmooth.utils.text import blocks_text
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unsmooth.diagnosis.rules.thresholds import THRESHOLDS
-from unsmooth.results.diagnosis import Broken, Evidence, ModelInfo, Reference, Series, VitalResult, round_values
+from unsmooth.results.measured import Broken, ModelInfo, Reference, Series, VitalResult, round_values
+from unsmooth.results.verdict import Evidence
 
 
 @dataclass(frozen=True)
