@@ -70,7 +70,7 @@ def unknown(what: str, name: str, known: Iterable[str], owner: str = "") -> Unsm
     problem = f"{owner} has no {what} {name!r}." if owner else f"unknown {what} {name!r}."
     if len(known) > LISTED:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.0)
-        return UnsmoothError(f"{problem}{suggestion(name, known)} Closest of {len(known)} names: {', '.join(near)}.")
+        return UnsmoothError(f"{problem} Closest of {len(known)} names: {', '.join(near)}.")
     listing = f" Known: {', '.join(known)}." if known else " There are none."
     return UnsmoothError(f"{problem}{suggestion(name, known)}{listing}")
 

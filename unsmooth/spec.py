@@ -97,8 +97,6 @@ def parse(text: str | ModelSpec) -> ModelSpec:
     """
     if isinstance(text, ModelSpec):
         return text
-    if not isinstance(text, str):
-        raise UnsmoothError(f"a model spec is text, such as HOST+remedy (got {text!r}).")
     host, *remedies = _Reader(text).items("a host name")
     return ModelSpec(host, tuple(remedies))
 

@@ -256,7 +256,7 @@ MISTAKES = [
     (["diagnose", SPEC, "--images", "nowhere"], "there are no images at 'nowhere'"),
     (["diagnose", SPEC, "--images", "empty"], "holds no images"),
     (["diagnose", SPEC, "--images", "broken"], "has no valid image"),
-    (["diagnose", SPEC, "--vitals", "token_cosin"], "Did you mean 'token_cosine'"),
+    (["diagnose", SPEC, "--vitals", "token_cosin"], "names: token_cosine,"),
     (["diagnose", SPEC, "--blocks", "9"], "there is no block 9"),
     (["diagnose", SPEC, "--format", "gif"], "unknown format"),
     (["diagnose", SPEC, "--limit", "0"], "limit must be at least 1"),

@@ -390,7 +390,7 @@ def test_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"every": 0}, "every is a number of steps of at least 1"),
         ({"images": 0}, "images is at least 1"),
-        ({"vitals": "token_cosin"}, "Did you mean 'token_cosine'"),
+        ({"vitals": "token_cosin"}, "Closest of .* names: token_cosine,"),
         ({"on_alarm": "rise"}, "Did you mean 'raise'"),
         ({"alarms": {"max_logits": 3}}, "Did you mean 'max_logit'"),
         ({"alarms": {"max_logit": "3"}}, "a number of at least 0"),

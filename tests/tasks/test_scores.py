@@ -183,7 +183,8 @@ def test_logits_of_two_heads_are_their_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("hf_clip", "BaseModelOutputWithPooling, not logits"), ("hf_vilt", "cannot")]
+    ("name", "reason"),
+    [("hf_clip", "BaseModelOutputWithPooling, not logits"), ("hf_vilt", "BaseModelOutputWithPooling, not logits")],
 )
 def test_a_model_without_a_head_is_refused(name: str, reason: str) -> None:
     with pytest.raises(UnsmoothError, match=reason):

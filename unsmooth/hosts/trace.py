@@ -18,6 +18,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import Example, first_tensor, run
 from unsmooth.hosts.modes import eval_mode
 from unsmooth.seam.intercept import SOFTMAX, AttentionCall, AttentionInterceptor, residual_side
+from unsmooth.seam.patched import PREFIX
 from unsmooth.seam.products import Product
 
 Shape = tuple[int, ...]
@@ -322,6 +323,8 @@ def _hooked(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
     handles = []
     try:
         for name, module in model.named_modules():
+            if f".{PREFIX}" in f".{name}":
+                continue  # what a remedy added runs as part of the host's module
             handles.append(module.register_forward_pre_hook(recorder.enter(name), with_kwargs=True))
             handles.append(module.register_forward_hook(recorder.leave))
         yield

@@ -31,6 +31,8 @@ from unsmooth.seam.intercept import (
 )
 from unsmooth.seam.products import Product
 
+PREFIX = "unsmooth_"  # of the names of the modules that remedies add to a host
+
 
 @dataclass
 class ResidualScale:

@@ -20,11 +20,10 @@ from unsmooth.hosts.examine import CONTAINERS
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.remedies.base import FromHost, FromModel, LinearPatch, Placement, ResidualPatch, TokenHook, WeightPatch
-from unsmooth.seam.patched import ResidualScale, is_outermost, module_patches, unpatch
+from unsmooth.seam.patched import PREFIX, ResidualScale, is_outermost, module_patches, unpatch
 from unsmooth.spec import SpecItem
 from unsmooth.surgery.plan import Plan, check_applicable, prepare
 from unsmooth.surgery.record import (
-    PREFIX,
     RECORD,
     AppliedRemedy,
     Attachment,
@@ -210,7 +209,7 @@ def _child_name(parent: nn.Module, key: str, placement: Placement) -> str:
     if placement.weight:
         path = placement.weight.removeprefix(f"{placement.target}.").removesuffix("weight").strip("._")
         return f"{PREFIX}{key}_{path.replace('.', '_')}"
-    order = getattr(placement.patch, "order", 0)
+    order = getattr(placement.patch, "attention_order", 0)
     names = [
         f"{PREFIX}{key}_{order + 1}" if order else f"{PREFIX}{key}",
         f"{PREFIX}{key}_{placement.branch}",

@@ -17,7 +17,6 @@ from unsmooth.seam.patched import ResidualScale
 from unsmooth.spec import ModelSpec, SpecItem
 
 RECORD = "_unsmooth_record"
-PREFIX = "unsmooth_"
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,12 @@ from unsmooth.errors import UnsmoothError, first_line
 from unsmooth.hosts.saved_names import by_own_names
 from unsmooth.hosts.user_code import runs_code, without_folder
 from unsmooth.remedies.base import FromModel
+from unsmooth.seam.patched import PREFIX
 from unsmooth.spec import ModelSpec, SpecItem, parse
 from unsmooth.surgery.apply import apply, remove, start_again
 from unsmooth.surgery.create import build_model, create_model
 from unsmooth.surgery.hub import HUB, NAME, download, is_on_hub
-from unsmooth.surgery.record import PREFIX, applied, check_unfolded, check_unwrapped, check_whole, record_of
+from unsmooth.surgery.record import applied, check_unfolded, check_unwrapped, check_whole, record_of
 from unsmooth.utils.files import replace_files
 from unsmooth.utils.precision import whole
 

@@ -14,10 +14,10 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.build import create_host
 from unsmooth.hosts.user_code import runs_code
 from unsmooth.recipes.recipe import Recipe
+from unsmooth.seam.patched import PREFIX
 from unsmooth.spec import ModelSpec, SpecItem, parse
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.plan import anatomy_of
-from unsmooth.surgery.record import PREFIX
 from unsmooth.surgery.storage import fill_for_tuning, load
 
 # Names of the options for the number of classes, dropout and stochastic depth, by library.
