@@ -248,10 +248,19 @@ def _hosts_of(case: str) -> tuple[str, ...]:
     return FOR_OPTIONS if "(" in case else FEW
 
 
-def pairs(hosts: Iterable[str] = ALL, cases: Sequence[str] = CASES, refused: bool = True) -> list[Any]:
-    """Pairs of host and case as test parameters, marked full where they are left to `make test-all`."""
+def pairs(
+    hosts: Iterable[str] = ALL, cases: Sequence[str] = CASES, refused: bool = True, few: bool = False
+) -> list[Any]:
+    """Pairs of host and case as test parameters, marked full where they are left to `make test-all`.
+
+    `few`: for what hardly depends on the host, every remedy is tested on a host of each kind.
+    """
+
+    def tested(name: str, case: str) -> bool:
+        return name in _hosts_of(case) and (name in FEW or not few)
+
     return [
-        pytest.param(name, case, marks=() if name in _hosts_of(case) else pytest.mark.full)
+        pytest.param(name, case, marks=() if tested(name, case) else pytest.mark.full)
         for name in hosts
         for case in cases
         if refused or (name, case) not in REFUSED

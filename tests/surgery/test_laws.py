@@ -108,7 +108,7 @@ def test_a_failed_application_leaves_nothing(case: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.filterwarnings("ignore:.*is not applied to block")
-@pytest.mark.parametrize(("name", "case"), pairs(HOSTS, refused=False))
+@pytest.mark.parametrize(("name", "case"), pairs(HOSTS, refused=False, few=True))
 def test_the_spec_rebuilds_the_model_and_save_keeps_it(name: str, case: str, tmp_path: Path) -> None:
     model = treat(host(name), case)
     want = outputs(model, name)
@@ -123,7 +123,7 @@ def test_the_spec_rebuilds_the_model_and_save_keeps_it(name: str, case: str, tmp
 
 
 @pytest.mark.filterwarnings("ignore:.*is not applied to block")
-@pytest.mark.parametrize(("name", "case"), pairs(refused=False))
+@pytest.mark.parametrize(("name", "case"), pairs(refused=False, few=True))
 def test_copies_are_independent(name: str, case: str) -> None:
     """A deep copy uses its own parameters, and can be undone without touching the original."""
     model = treat(host(name), case)

@@ -37,8 +37,12 @@ def same_run(one, other):
     assert not list(other.rglob("*.tmp"))
 
 
+# tests/faults/test_kills.py kills a smaller run at every file-system event.
+POINTS = [pytest.param(name, marks=pytest.mark.full if i >= 5 else ()) for i, name in enumerate(KILL_POINTS)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("point", KILL_POINTS)
+@pytest.mark.parametrize("point", POINTS)
 def test_a_killed_run_resumes_bit_equal(uninterrupted, tmp_path, point):
     """A checkpoint after every step, so that every kind of file is in flight at some point."""
 
