@@ -25,7 +25,7 @@ from unsmooth.report.formatting import paragraphs, ranges, script_json, show, un
 from unsmooth.report.heatmap import heatmap
 from unsmooth.report.page import formula
 from unsmooth.report.pictures import PICTURES
-from unsmooth.report.values import bound_pairs
+from unsmooth.report.values import bound_pairs, deciding_vitals
 from unsmooth.results.diagnosis import Diagnosis
 
 HEADS, GRID = 3, 4
@@ -243,6 +243,13 @@ def test_curves_carry_their_limits_and_the_deciding_ones_come_first():
     assert [limit["values"] for limit in curves[0]["parts"][0]["limits"]] == [[0.4] * 4]
 
 
+def test_a_note_does_not_decide_a_verdict():
+    noted = diagnosis()
+    noted["findings"][0] |= {"severity": "note"}
+    noted["findings"][0]["evidence"][0] |= {"vital": "max_logit", "part": ""}
+    assert deciding_vitals([Diagnosis.from_dict(noted)])[:3] == ["token_cosine", "effective_rank", "max_logit"]
+
+
 def test_a_diagnosis_without_weights_says_so_before_anything_else():
     plain = diagnosis()
     plain["model"]["weights"] = {"kind": "none"}
@@ -311,7 +318,7 @@ def test_a_healthy_page_leads_with_the_curves_that_have_limits():
     d = diagnosis(findings=[], limits=[limit("attention_cosine", [0.9] * 4), limit("token_cosine", [0.9] * 4)])
     text = page(d)
     first = text[text.index('id="decided"') : text.index('id="maps"')]
-    assert re.findall(r'id="curve-(\w+)"', first) == ["attention_cosine", "token_cosine"]
+    assert re.findall(r'id="curve-(\w+)"', first) == ["token_cosine", "attention_cosine"]
 
 
 def test_a_limit_that_no_value_can_reach_is_not_drawn():

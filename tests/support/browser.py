@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 Open = Callable[..., Page]
@@ -67,7 +67,11 @@ def local(url: str) -> bool:
 
 
 def overflow(page: Page) -> int:
-    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    """By how many pixels a page scrolls sideways, once its charts have followed the width of the window."""
+    sideways = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    with suppress(TimeoutError):
+        page.wait_for_function(f"{sideways} <= 0", timeout=5000)
+    return page.evaluate(sideways)
 
 
 def beyond_the_keyboard(page: Page, controls: set[str], presses: int) -> set[str]:

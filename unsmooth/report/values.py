@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from unsmooth.results.verdict import Limit
 
 Diagnoses = Sequence["Diagnosis | None"]
+VERDICT = ("token_cosine", "effective_rank")  # every verdict is about these
 
 
 def kind(part: str, series: Series) -> str:
@@ -105,10 +106,16 @@ def bound_pairs(parts: Iterable[str]) -> list[tuple[str | None, str]]:
 
 
 def deciding_vitals(diagnoses: Diagnoses) -> list[str]:
-    """Vitals with a limit in the evidence of findings, those of the most severe findings first."""
+    """Vitals with a limit in the evidence of findings, those of the most severe findings first.
+
+    A note does not decide a verdict: what every verdict reads comes before it.
+    """
     findings = [finding for diagnosis in diagnoses if diagnosis is not None for finding in diagnosis.findings]
-    findings.sort(key=lambda finding: ("severe", "warning", "note").index(finding.severity))
-    return list(dict.fromkeys(e.vital for finding in findings for e in finding.evidence if e.limit is not None))
+    by_severity = {
+        severity: [e.vital for f in findings if f.severity == severity for e in f.evidence if e.limit is not None]
+        for severity in ("severe", "warning", "note")
+    }
+    return list(dict.fromkeys((*by_severity["severe"], *by_severity["warning"], *VERDICT, *by_severity["note"])))
 
 
 def limits_of(diagnoses: Diagnoses, key: str, part: str) -> list[Limit]:
