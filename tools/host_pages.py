@@ -13,6 +13,7 @@ import sys
 import tomllib
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -126,8 +127,7 @@ def _one_thread() -> None:
 
 def _run_host(row: dict[str, Any]) -> dict[str, Any]:
     """Run the pairs that a row lacks."""
-    torch.manual_seed(0)
-    model = unsmooth.create_model(row["spec"]).eval()
+    model = _host(row["spec"])
     cells = dict(row["remedies"])
     try:
         anatomy, plain = anatomy_of(model), _outputs(model)
@@ -141,10 +141,22 @@ def _run_host(row: dict[str, Any]) -> dict[str, Any]:
                 cell = _pair(model, plain, key)
             except Exception as error:  # a defect of ours, shown in the table
                 cell = {"state": "fails", "folds": False, "reasons": [first_line(error)]}
-                torch.manual_seed(0)
-                model = unsmooth.create_model(row["spec"]).eval()
+                model = _host(row["spec"])
             cells[key] = {**cell, "code": _code_of(key)}
     return {**row, "remedies": {key: cells[key] for key in unsmooth.list_remedies()}}
+
+
+def _host(spec: str) -> nn.Module:
+    """A host whose batch norms have seen an input: with their initial statistics, activations can grow without end."""
+    torch.manual_seed(0)
+    model = unsmooth.create_model(spec).eval()
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    for norm in norms:
+        norm.momentum = 1.0
+        norm.train()
+    with suppress(ValueError):  # a norm of one value per channel has no statistics
+        _outputs(model)
+    return model.eval()
 
 
 def _pair(model: nn.Module, plain: torch.Tensor, key: str) -> dict[str, Any]:
