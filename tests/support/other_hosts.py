@@ -1,4 +1,4 @@
-"""Small hosts that write attention in other ways: einsum, a map on the right, heads in the batch, several per block."""
+"""Small hosts that write attention in other ways: einsum, a map on the right, folded heads, several per block, shared keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+import timm
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 _VIT = {
     "image_size": 32, "patch_size": 8, "num_classes": 5, "dim": 48, "depth": 2, "heads": 3, "mlp_dim": 96,
@@ -72,6 +74,27 @@ def _sam() -> nn.Module:
                attn_implementation="eager")  # fmt: skip
 
 
+class _MultiQuery(nn.Module):
+    """Attention whose heads share one head of keys and values, as in MobileNetV4."""
+
+    def __init__(self, dim: int, num_heads: int):
+        super().__init__()
+        self.num_heads, self.head_dim = num_heads, dim // num_heads
+        self.q, self.kv, self.proj = nn.Linear(dim, dim), nn.Linear(dim, 2 * self.head_dim), nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, **_: Any) -> Tensor:
+        q = self.q(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        k, v = self.kv(x).unsqueeze(1).chunk(2, dim=-1)
+        return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+def _multi_query() -> nn.Module:
+    model = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=48, depth=2, num_classes=5)
+    for block in model.blocks:
+        block.attn = _MultiQuery(48, 3)
+    return model
+
+
 OTHER_HOSTS: dict[str, Callable[[], nn.Module]] = {
     "vp_vit": lambda: _vit_pytorch("vit", "ViT", **_VIT),
     "vp_cait": lambda: _vit_pytorch("cait", "CaiT", **_VIT, cls_depth=1),
@@ -88,4 +111,5 @@ OTHER_HOSTS: dict[str, Callable[[], nn.Module]] = {
     "hiera": _hiera,
     "hf_cvt": lambda: _hf("Cvt", embed_dim=[8, 16, 24], num_heads=[1, 2, 3], depth=[1, 2, 3], image_size=32),
     "hf_sam": _sam,
+    "multi_query": _multi_query,
 }  # fmt: skip

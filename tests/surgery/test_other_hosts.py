@@ -35,6 +35,7 @@ EXPECTED: dict[str, tuple[set[str], int, int, dict[str, str]]] = {
     "hiera": ({"windowed", "pooled-q"}, 3, 3, {}),
     "hf_cvt": ({"pooled-kv"}, 6, 6, {}),
     "hf_sam": ({"windowed", "global"}, 2, 2, {}),
+    "multi_query": ({"global"}, 2, 2, {}),
 }
 PAIRS = [(name, case) for name, (*_, refused) in EXPECTED.items() for case in CASES if case not in refused]
 
@@ -60,6 +61,12 @@ def test_attention_is_seen_and_observing_changes_nothing(name: str) -> None:
     assert len(pairs) == attentions
     assert all(torch.allclose(mine, real, rtol=1e-4, atol=1e-4) for mine, real in pairs)
     same(before, fingerprint(model))
+
+
+def test_heads_that_share_values_have_their_own_parameters() -> None:
+    model = host("multi_query")
+    unsmooth.apply(model, "attn_scale")
+    assert [part.omega.numel() for _, part in unsmooth.parts(model)] == [3, 3]
 
 
 @pytest.mark.parametrize(("name", "case"), PAIRS)

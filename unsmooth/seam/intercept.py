@@ -283,24 +283,30 @@ def sdpa_arguments(
 
 
 def fused_call(q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions) -> AttentionCall:
-    """SDPA as an attention call: the kernel stays fused, the map is computed on demand."""
+    """SDPA as an attention call: the kernel stays fused, the map is computed on demand.
 
-    def attend(v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, **options)
+    Keys and values that all heads share are seen once per head; the kernel gets them as the host gave them.
+    """
+    keys, values = k, v
+    if not options["enable_gqa"] and v.shape[:-2] != q.shape[:-2]:
+        keys, values = (x.expand(*q.shape[:-2], *x.shape[-2:]) for x in (k, v))
+
+    def attend(x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v if x is values else x, **options)
 
     cached: list[Tensor] = []  # the map of a call is computed from its scores
 
     def scores() -> Tensor:
         if not cached:
-            keys = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3) if options["enable_gqa"] else k
+            each = keys.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3) if options["enable_gqa"] else keys
             with without_autocast(q):  # in single precision, as the kernel: products of half precision overflow
-                cached.append(dot_scores(full(q), full(keys), options["scale"]))
+                cached.append(dot_scores(full(q), full(each), options["scale"]))
         return cached[0]
 
     def weights() -> Tensor:
         return add_mask(scores(), options["attn_mask"], options["is_causal"]).softmax(dim=-1)
 
-    return AttentionCall(v, attend, weights, scores, q, k, options["scale"], dropout=options["dropout_p"])
+    return AttentionCall(values, attend, weights, scores, q, keys, options["scale"], dropout=options["dropout_p"])
 
 
 def is_plain_self_attention(*args: Any, **kwargs: Any) -> bool:
