@@ -1,4 +1,4 @@
-"""Small hosts that write attention in other ways: einsum, maps on the right, folded heads, several per block, shared keys."""
+"""Small hosts that write attention in other ways: einsum, maps on the right, shared keys, several per block."""
 
 from __future__ import annotations
 
