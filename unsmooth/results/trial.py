@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, WrapSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, WrapSerializer
 
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.results.bench import Quartiles
@@ -77,6 +77,15 @@ class RobustnessScore:
     difference: Difference | None
 
 
+def _check_epoch(line: dict[str, Any]) -> dict[str, Any]:
+    vitals = line.get("vitals") or {}
+    if not isinstance(line.get("epoch"), int):
+        raise ValueError("its epoch is not a whole number")
+    if not isinstance(vitals, dict) or not all(isinstance(values, list) for values in vitals.values()):
+        raise ValueError("its vitals are not lists of values by block")
+    return line
+
+
 @record
 class Run:
     """One arm trained with one seed. `epochs` are the lines of its metrics.jsonl."""
@@ -88,7 +97,7 @@ class Run:
     loss: float | None
     seconds: float | None
     failed: str | None
-    epochs: list[dict[str, Any]]
+    epochs: list[Annotated[dict[str, Any], AfterValidator(_check_epoch)]]
 
 
 @record
