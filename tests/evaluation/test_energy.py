@@ -20,7 +20,7 @@ from unsmooth.utils.text import in_words, rounded
 N, D, HEADS, HIDDEN, DEPTH, CLASSES, PATCHES, PIXELS = 17, 48, 3, 192, 2, 5, 16, 3 * 8 * 8  # of the small DeiT
 HEAD = D // HEADS
 LAYERS = ((D, 3 * D), (D, D), (D, HIDDEN), (HIDDEN, D))  # inputs and outputs of qkv, projection and MLP
-SPLIT = 3 / 8  # of a circulant product that is split twice: a half, and of the other half a quarter twice
+SPLIT = 1  # so few channels are multiplied with the dense matrices
 
 
 def plain() -> dict[str, Count]:

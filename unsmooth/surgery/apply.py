@@ -242,7 +242,14 @@ def _detach(model: nn.Module, attachment: Attachment) -> None:
         unpatch(module)
         return
     parent = model.get_submodule(attachment.parent)
-    patch = parent.get_submodule(attachment.child)
+    detach_patch(module, parent.get_submodule(attachment.child))
+    for name in attachment.frozen:
+        model.get_parameter(name).requires_grad_(True)
+    del parent._modules[attachment.child]
+
+
+def detach_patch(module: nn.Module, patch: nn.Module) -> None:
+    """Take a patch out of the forward pass of the module that it acts on. It stays a child of its parent."""
     for hooks, flags in ((module._forward_hooks, module._forward_hooks_with_kwargs),
                          (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)):  # fmt: skip
         for key in [key for key, hook in hooks.items() if hook is patch]:
@@ -254,6 +261,3 @@ def _detach(model: nn.Module, attachment: Attachment) -> None:
         patches.linears = [(path, other) for path, other in patches.linears if other is not patch]
         patches.changes = [(branch, other) for branch, other in patches.changes if other is not patch]
         unpatch(module)
-    for name in attachment.frozen:
-        model.get_parameter(name).requires_grad_(True)
-    del parent._modules[attachment.child]

@@ -33,6 +33,7 @@ from unsmooth.remedies.base import AttentionPatch, BandGain, MapBuffer, TokenBuf
 from unsmooth.remedies.kernels import circulant
 from unsmooth.seam.intercept import Attend
 from unsmooth.seam.patched import module_patches
+from unsmooth.surgery.apply import detach_patch
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.record import Attachment, check_model, check_unfolded, record_of
 
@@ -78,14 +79,14 @@ class MeanToTokens(TokenHook):
 
 
 class FoldedAway(TokenHook):
-    """The place of a `BandGain` whose two gains are equal: nothing remains of it."""
+    """The place of a `BandGain` whose two gains are equal: nothing remains of it, and it is not run."""
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         return x
 
 
 class FoldedWeight(WeightPatch):
-    """The place of a `WeightPatch` whose weight is stored: nothing remains of it."""
+    """The place of a `WeightPatch` whose weight is stored: nothing remains of it, and it is not run."""
 
     def start_from(self, host: Tensor) -> None:
         pass
@@ -306,3 +307,5 @@ def _exchange(parent: nn.Module, target: nn.Module, child: str, old: nn.Module, 
         patches = module_patches(target)
         patches.attention = [new if patch is old else patch for patch in patches.attention]
         patches.linears = [(path, new if patch is old else patch) for path, patch in patches.linears]
+    if isinstance(new, FoldedAway | FoldedWeight):
+        detach_patch(target, new)
