@@ -55,7 +55,7 @@ def compiled_operators() -> ModuleType | None:
     return adder_compiled
 
 
-def _compiled(*tensors: Tensor) -> ModuleType | None:
+def compiled_for(*tensors: Tensor) -> ModuleType | None:
     """The compiled operators for these tensors, or None: they compute fp32 on a CPU, and nothing empty."""
     if all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() for x in tensors):
         return compiled_operators()
@@ -84,7 +84,7 @@ def _batched(x: Tensor) -> Tensor:
 @torch.library.custom_op("unsmooth::l1_scores", mutates_args=())
 def _scores(q: Tensor, k: Tensor) -> Tensor:
     """``out[..., n, m] = -sum_c |q[..., n, c] - k[..., m, c]|``."""
-    compiled = _compiled(q, k)
+    compiled = compiled_for(q, k)
     if compiled is not None:
         scores: Tensor = compiled.l1(_batched(q), _batched(k))
         return scores.view(*q.shape[:-1], k.shape[-2])
@@ -118,7 +118,7 @@ def _pulls(q: Tensor, k: Tensor, g: Tensor, gain: float, need_q: bool, need_k: b
 
     A gradient that is not needed is returned empty.
     """
-    compiled = _compiled(q, k, g)
+    compiled = compiled_for(q, k, g)
     if compiled is not None:
         rows, cols, weights = _batched(q), _batched(k), _batched(g) * gain
         dq = compiled.pull(rows, cols, weights, 1 / gain).view(q.shape) if need_q else q.new_empty(0)

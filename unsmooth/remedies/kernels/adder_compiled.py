@@ -306,3 +306,147 @@ def pull(x: Tensor, w: Tensor, g: Tensor, bound: float) -> Tensor:
     out = x.new_empty(x.shape)
     _run(_pull, x.contiguous(), panels, g.contiguous(), bound, out, batch=b, rows=n, step=PULL_ROWS)
     return out[..., :d].contiguous()
+
+
+# The functions below are compiled when they are first called: only models folded to int8 use them.
+
+
+@jit()
+def _to_bytes(x, inverse, zero, out):  # type: ignore[no-untyped-def]
+    for c in range(x.shape[0]):
+        value = x[c] * inverse - zero[c]
+        value = value if value > np.float32(0) else np.float32(0)
+        value = value if value < np.float32(255) else np.float32(255)
+        out[c] = np.uint8(np.int32(value))
+
+
+@jit(fastmath={"reassoc", "nsz", "contract"})
+def _normalize(sums, step, scale, shift, out):  # type: ignore[no-untyped-def]
+    """LayerNorm of −step·sums, then scale and shift."""
+    width, total, squares = len(sums), np.int64(0), np.float32(0)
+    for c in range(width):
+        total += sums[c]
+    mean = np.float32(total / width)
+    for c in range(width):
+        difference = np.float32(sums[c]) - mean
+        squares += difference * difference
+    factor = np.float32(step / np.sqrt(squares / width * step * step + np.float32(1e-5)))
+    for c in range(width):
+        out[c] = shift[c] - scale[c] * (factor * (np.float32(sums[c]) - mean))
+
+
+@jit()
+def _scale(sums, factor, out):  # type: ignore[no-untyped-def]
+    for c in range(len(out)):
+        out[c] = factor * np.float32(sums[c])
+
+
+@jit()
+def _widen(row, low, high):  # type: ignore[no-untyped-def]
+    for c in range(len(row)):
+        low[c] = min(low[c], row[c])
+        high[c] = max(high[c], row[c])
+
+
+@jit()
+def _sads(rows, packed, sums, count):  # type: ignore[no-untyped-def]
+    """The distances of one tile of rows, or of one row, to all columns."""
+    panels, groups = packed.shape[0], packed.shape[1]
+    source, panel, target = rows.ctypes.data, packed.ctypes.data, sums.ctypes.data
+    for _ in range(panels):
+        if count == 1:
+            sad_row(source, groups, panel, target, GROUP * panels, groups)
+        else:
+            sad_tile(source, groups, panel, target, GROUP * panels, groups)
+        panel += groups * GROUP * GROUP
+        target += 4 * GROUP
+
+
+@jit()
+def _linear_int8(x, w, zero, step, width, scale, shift, out, start, stop):  # type: ignore[no-untyped-def]
+    panels, groups = w.shape[0], w.shape[1]
+    inverse = np.float32(1) / step
+    rows = np.zeros((SAD_ROWS, GROUP * groups), np.uint8)
+    sums = np.empty((SAD_ROWS, GROUP * panels), np.int32)
+    count = SAD_ROWS if stop - start >= SAD_ROWS else 1
+    tile = start
+    while tile < stop:
+        first = min(tile, stop - count)  # the last tile may compute rows again
+        for r in range(count):
+            _to_bytes(x[first + r], inverse, zero, rows[r])
+        _sads(rows, w, sums, count)
+        for r in range(count):
+            for p in range(0, len(scale), width):  # slices from zero: LLVM vectorises no loop that might wrap around
+                span = slice(p, p + width)
+                _normalize(sums[r][span], step, scale[span], shift[span], out[first + r][span])
+        tile += count
+
+
+@jit()
+def _bytes_of_keys(k, zero, packed):  # type: ignore[no-untyped-def]
+    """Fill the zero points and the packed bytes of keys (keys, channels), and return their step."""
+    keys, depth = k.shape
+    low, high = np.empty(depth, np.float32), np.empty(depth, np.float32)
+    for c in range(depth):
+        low[c] = high[c] = k[0, c]
+    for m in range(1, keys):
+        _widen(k[m], low, high)
+    widest = np.float32(0)
+    for c in range(depth):
+        widest = max(widest, high[c] - low[c])
+    step = widest / np.float32(254) if widest > 0 else np.float32(1)
+    inverse = np.float32(1) / step
+    for c in range(depth):
+        zero[c] = np.floor(low[c] * inverse + np.float32(0.5)) - np.float32(0.5)
+    row = np.zeros(packed.shape[1] * GROUP, np.uint8)
+    words, panels = row.view(np.int64), packed.view(np.int64)
+    for m in range(keys):
+        _to_bytes(k[m], inverse, zero, row)
+        for g in range(len(words)):
+            panels[m // GROUP, g, m % GROUP, 0] = words[g]
+    return step
+
+
+@jit()
+def _scores_int8(q, k, scale, out, first, last):  # type: ignore[no-untyped-def]
+    queries, keys, depth = q.shape[1], k.shape[1], q.shape[2]
+    panels, groups = -(-keys // GROUP), -(-depth // GROUP)
+    packed = np.zeros((panels, groups, GROUP, GROUP), np.uint8)
+    rows = np.zeros((SAD_ROWS, GROUP * groups), np.uint8)
+    sums = np.empty((SAD_ROWS, GROUP * panels), np.int32)
+    zero = np.empty(depth, np.float32)
+    count = SAD_ROWS if queries >= SAD_ROWS else 1
+    for b in range(first, last):
+        step = _bytes_of_keys(k[b], zero, packed)
+        inverse, factor = np.float32(1) / step, -(step * scale)
+        tile = 0
+        while tile < queries:
+            top = min(tile, queries - count)
+            for r in range(count):
+                _to_bytes(q[b, top + r], inverse, zero, rows[r])
+            _sads(rows, packed, sums, count)
+            for r in range(count):
+                _scale(sums[r], factor, out[b, top + r])
+            tile += count
+
+
+def linear_int8(
+    x: Tensor, packed: Tensor, zero: Tensor, step: float, width: int, scale: Tensor, shift: Tensor
+) -> Tensor:
+    """An int8 adder layer and its LayerNorm: see `unsmooth.remedies.kernels.adder_int8`. `x` is (rows, inputs)."""
+    out = x.new_empty(len(x), len(scale))
+    a, w, z, gain, bias, y = (t.contiguous().numpy() for t in (x, packed, zero, scale, shift, out))
+
+    def run(start: int, stop: int) -> None:
+        _linear_int8(a, w, z, np.float32(step), width, gain, bias, y, start, stop)
+
+    over_spans(run, len(x), SAD_ROWS)
+    return out
+
+
+def scores_int8(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """Int8 scores of (batch, queries, channels) and (batch, keys, channels)."""
+    out = q.new_empty(*q.shape[:2], k.shape[1])
+    a, b, c = q.contiguous().numpy(), k.contiguous().numpy(), out.numpy()
+    over_spans(lambda first, last: _scores_int8(a, b, np.float32(scale), c, first, last), len(q))
+    return out
