@@ -9,7 +9,8 @@ does not depend on the distance of two values, so adder networks are trained wit
 The work is elementwise over ``n * m * d`` terms. It runs in tiles through one reused buffer of bounded size,
 so memory grows with the inputs and outputs only. The tiled loops are registered as opaque operators:
 ``torch.compile`` and ``torch.export`` see one node each instead of hundreds of unrolled tiles. With the extra ``fast``,
-the operators of fp32 tensors on a CPU are compiled (`adder_compiled`): the same numbers, several times faster.
+the operators of fp32 tensors on a CPU are compiled (`adder_compiled`): the same numbers, several times faster. On a GPU
+they run in Triton (`adder_triton`), which comes with torch.
 
 Without it, set ``OMP_WAIT_POLICY=PASSIVE`` on a CPU shared with other busy processes: each tile ends with thread
 barriers, and threads that spin there waiting for a descheduled thread lose more time than the computation takes.
@@ -55,11 +56,37 @@ def compiled_operators() -> ModuleType | None:
     return adder_compiled
 
 
+@cache
+def triton_operators(device: torch.device) -> ModuleType | None:
+    """The operators for a GPU, or None if Triton is not installed or does not work on it."""
+    if find_spec("triton") is None:
+        return None
+    try:
+        from unsmooth.remedies.kernels import adder_triton
+
+        trial = torch.zeros(1, 1, 1, device=device)
+        adder_triton.pull(trial, trial, adder_triton.l1(trial, trial), 1.0)
+    except Exception as error:  # it needs a C compiler, and not every GPU is supported
+        warnings.warn(
+            f"Triton does not work on {device}: {first_line(error)}. Adder operators run in torch, which is slower.",
+            stacklevel=2,
+        )
+        return None
+    return adder_triton
+
+
 def compiled_for(*tensors: Tensor) -> ModuleType | None:
     """The compiled operators for these tensors, or None: they compute fp32 on a CPU, and nothing empty."""
     if all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() for x in tensors):
         return compiled_operators()
     return None
+
+
+def _kernels(*tensors: Tensor) -> ModuleType | None:
+    """`l1` and `pull` for these tensors on a CPU or a GPU, or None."""
+    if all(x.dtype == torch.float32 and x.device.type == "cuda" and x.numel() for x in tensors):
+        return triton_operators(tensors[0].device)
+    return compiled_for(*tensors)
 
 
 def _budget(x: Tensor) -> int:
@@ -84,9 +111,9 @@ def _batched(x: Tensor) -> Tensor:
 @torch.library.custom_op("unsmooth::l1_scores", mutates_args=())
 def _scores(q: Tensor, k: Tensor) -> Tensor:
     """``out[..., n, m] = -sum_c |q[..., n, c] - k[..., m, c]|``."""
-    compiled = compiled_for(q, k)
-    if compiled is not None:
-        scores: Tensor = compiled.l1(_batched(q), _batched(k))
+    kernels = _kernels(q, k)
+    if kernels is not None:
+        scores: Tensor = kernels.l1(_batched(q), _batched(k))
         return scores.view(*q.shape[:-1], k.shape[-2])
     out = q.new_zeros(*q.shape[:-1], k.shape[-2])
     q, k, flat = _batched(q).contiguous(), _batched(k).contiguous(), _batched(out)
@@ -118,11 +145,11 @@ def _pulls(q: Tensor, k: Tensor, g: Tensor, gain: float, need_q: bool, need_k: b
 
     A gradient that is not needed is returned empty.
     """
-    compiled = compiled_for(q, k, g)
-    if compiled is not None:
+    kernels = _kernels(q, k, g)
+    if kernels is not None:
         rows, cols, weights = _batched(q), _batched(k), _batched(g) * gain
-        dq = compiled.pull(rows, cols, weights, 1 / gain).view(q.shape) if need_q else q.new_empty(0)
-        dk = compiled.pull(cols, rows, weights.mT, 1 / gain).view(k.shape) if need_k else k.new_empty(0)
+        dq = kernels.pull(rows, cols, weights, 1 / gain).view(q.shape) if need_q else q.new_empty(0)
+        dk = kernels.pull(cols, rows, weights.mT, 1 / gain).view(k.shape) if need_k else k.new_empty(0)
         return dq, dk
     q_t, k_t = (_batched(x).transpose(1, 2).contiguous() for x in (q, k))
     (b, d, n), m, budget = q_t.shape, k_t.shape[2], _budget(q)
