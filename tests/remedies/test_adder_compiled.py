@@ -150,16 +150,29 @@ def test_a_broken_numba_is_reported(monkeypatch):
         assert adder_ops.compiled_operators.__wrapped__() is None
 
 
+PROCESSORS = {  # name, features and the vectors that follow: fp32 values, and vectors of 64 bytes
+    "any": ("generic", "", 4, 4),
+    "AVX2": ("haswell", "+avx,+avx2,+fma", 8, 2),
+}
+
+
 @pytest.mark.slow
-def test_no_folder_for_the_cache_and_any_processor():
-    """A read-only installation, and code for any x86-64 processor, without AVX."""
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_other_processors_and_no_folder_for_the_cache(processor: str):
+    """Code for other x86-64 processors, which runs on this one too, in an installation that cannot be written to."""
+    name, features, lanes, parts = PROCESSORS[processor]
+    if "+avx2" in features and "avx2" not in compiled.FEATURES:
+        pytest.skip("this CPU has no AVX2")
     script = (
         "import numba.core.caching as c; c.CacheImpl._locator_classes = []\n"
-        "import torch; from unsmooth.remedies.kernels import adder; m = adder.compiled_operators()\n"
-        "assert m.LANES == 4 and m.SAD == ''\n"
-        "q, k = torch.randn(20, 33), torch.randn(18, 33)\n"
-        "want = -(q[:, None] - k).abs().sum(-1)\n"
-        "assert torch.allclose(adder.l1_scores(q, k), want, rtol=1e-5)"
+        "import torch; from unsmooth.remedies.kernels import adder, adder_int8; m = adder.compiled_operators()\n"
+        f"assert (m.LANES, m.SAD_PARTS) == ({lanes}, {parts})\n"
+        "q, k, g = torch.randn(20, 33), torch.randn(18, 33), torch.randn(20, 18)\n"
+        "def run():\n"
+        "    a, b = q.clone().requires_grad_(), k.clone().requires_grad_(); out = adder.l1_scores(a, b)\n"
+        "    return out, *torch.autograd.grad(out, (a, b), g), adder_int8.l1_scores_int8(q, k, 1.0)\n"
+        "fast = run(); adder.compiled_operators = lambda: None\n"
+        "assert all(torch.allclose(x, y, rtol=1e-5, atol=1e-5) for x, y in zip(fast, run()))"
     )
-    environment = {**os.environ, "NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120, env=environment)
+    environment = {**os.environ, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features}
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=250, env=environment)

@@ -33,7 +33,8 @@ I8, I32, I64, F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType(
 def _features() -> set[str]:
     """Features of the CPU that numba compiles for: of this one, unless the environment names another."""
     if numba.config.CPU_NAME or numba.config.CPU_FEATURES:
-        return set()
+        named = (numba.config.CPU_FEATURES or "").split(",")
+        return {feature[1:] for feature in named if feature.startswith("+")}
     try:
         return {name for name, present in binding.get_host_cpu_features().items() if present}
     except RuntimeError:  # not known on this platform
