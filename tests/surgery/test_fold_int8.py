@@ -55,6 +55,15 @@ def test_scores_alone_and_other_remedies() -> None:
     assert str(unsmooth.applied(result)) == str(unsmooth.applied(model))
 
 
+def test_a_large_error_is_reported() -> None:
+    """One weight far from the others sets the step of its layer, and the others become equal bytes."""
+    model = treat(host("deit"), "adder")
+    layer = dict(unsmooth.parts(model, "adder"))["blocks.0.unsmooth_adder_attn_qkv"]
+    layer.weight.data[0, 0] = 1e4
+    with pytest.warns(UserWarning, match=r"in int8, .* differs by \d+ %.* Evaluate the folded model"):
+        unsmooth.fold(model, dtype="int8")
+
+
 def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     result = int8(treat(host("deit"), "adder"))
     fast = outputs(result, "deit")

@@ -40,6 +40,7 @@ from unsmooth.surgery.record import Attachment, check_model, check_unfolded, rec
 
 SMALLEST_GAIN = 1e-3  # dividing by a smaller gain loses digits
 ADDERS = ("adder", "adder_attention")
+INT8_ERROR = 0.1  # relative error of outputs in bytes that is worth a warning: a signal-to-noise ratio of 20 dB
 TOLERANCE = 1e-4  # relative to the largest output, in single precision
 
 
@@ -183,12 +184,15 @@ def fold(model: nn.Module, example: Example | None = None, dtype: str | None = N
             continue
         folded = attempt
         done.append(name)
+    expected = _outputs(folded, example, compared) if adders else {}
     for entry in adders:  # last: the others are compared with the model before them, to more digits than a byte has
         for attachment in entry.attachments:
             parent, target = folded.get_submodule(attachment.parent), folded.get_submodule(attachment.target)
             patch = parent.get_submodule(attachment.child)
             _exchange(parent, target, attachment.child, patch, to_int8(patch))
         done.append(entry.remedy.name)
+    if adders:
+        _warn_of_int8(_outputs(folded, example, compared), expected)
     record_of(folded).folded = tuple(done)
     return folded.to(precision)
 
@@ -221,6 +225,18 @@ def _compare(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         difference, scale = (actual[name] - value).abs().max(), value.abs().max()
         if not difference <= TOLERANCE * scale:
             raise CannotFold(f"the folded {name} would differ by {difference:.2g} of {scale:.2g}")
+
+
+def _warn_of_int8(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    tiny = torch.finfo(torch.float32).tiny
+    errors = {name: float((actual[name] - x).norm() / x.norm().clamp_min(tiny)) for name, x in expected.items()}
+    worst = max(errors, key=lambda name: errors[name])
+    if not errors[worst] <= INT8_ERROR:
+        warnings.warn(
+            f"in int8, {worst} differs by {100 * errors[worst]:.0f} % on an example. Evaluate the folded model. "
+            "Weights far from the others of their layer, which set its step, are the usual cause.",
+            stacklevel=3,
+        )
 
 
 def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> bool:
