@@ -38,7 +38,7 @@ ARMS = [
     "gram_anchor", "adder_attention", "adder",
 ]  # fmt: skip
 TARGETS = {"attn_scale": 0.97, "feat_scale": 0.97, "context_broadcast": 0.98, "augmented_shortcut": 0.80,
-           "token_graying": 0.95, "token_graying(transform=svd)": 0.85}  # fmt: skip
+           "token_graying": 0.95, "token_graying(transform=svd)": 0.85, "adder": 0.25}  # fmt: skip
 Shares = dict[str, list[float]]
 
 

@@ -84,6 +84,23 @@ def test_adder_layers_by_hand() -> None:
     assert operations.left_out["layer_norm"] == (2 * DEPTH + 1) * N * D + outputs
 
 
+def test_int8_adder_layers_by_hand() -> None:
+    """Bytes: a difference a pair, seven sums for each eight, and one sum of 32 bits. The rest stays as it was."""
+    model = treat(host("deit"), "adder")
+    operations, before = count_operations(unsmooth.fold(model, dtype="int8")), count_operations(model)
+    pairs = DEPTH * (sum(N * i * o for i, o in LAYERS) + HEADS * N * N * HEAD)
+    assert operations.parts["products"] == before.parts["products"]
+    assert operations.parts["distances"] == Count()
+    assert operations.parts["int8"] == Count(pairs + 7 * pairs // 8)  # all inputs are multiples of eight
+    assert operations.parts["int8_sums"] == Count(pairs // 8)
+    assert operations.left_out == before.left_out
+    bytes_made = DEPTH * (sum(N * i for i, _ in LAYERS) + 2 * N * D)
+    more = operations.parts["elementwise"], before.parts["elementwise"]
+    assert (more[0].add - more[1].add, more[0].multiply - more[1].multiply) == (bytes_made, bytes_made)
+    rest = energy(Operations.from_parts({k: operations.parts[k] for k in ("products", "elementwise")}, 0, {}))
+    assert energy(operations) == pytest.approx(rest + 1e-9 * pairs * (1.875 * 0.03 + 0.125 * 0.1))
+
+
 def test_adder_attention_replaces_the_scores_alone() -> None:
     actual, before = count_operations(treat(host("deit"), "adder_attention")), plain()
     pairs = DEPTH * HEADS * N * N * HEAD

@@ -6,6 +6,7 @@ and those without a rule) are listed by name with their number of results.
 
     products     a multiply-add is one multiplication and one addition; a bias is one more addition
     distances    |a − b| summed: two additions for each pair, a subtraction and a sum; the sign is free
+    int8         the same in a model folded to int8: differences and sums of eight bytes; then one 32-bit sum for eight
     elementwise  residual sums, scalings, means, remedies
     estimated    eigenvectors of an n × n matrix: 9n³ operations, half of them multiplications
 """
@@ -78,11 +79,14 @@ class Counting(TorchDispatchMode):
         return result
 
     def count(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> None:
-        for part, rules in RULES.items():
-            count = rules[name](args, kwargs, out) if name in rules else None
+        counts = {part: rules[name](args, kwargs, out) for part, rules in RULES.items() if name in rules}
+        for part, count in counts.items():
             if count is not None:
                 self.parts[part] += count
-                return
+        if name in NORMALIZED:
+            self.left_out["layer_norm"] += out.numel()
+        if any(count is not None for count in counts.values()):
+            return
         if name == "div":
             self.divide += out.numel()
         else:
@@ -90,7 +94,8 @@ class Counting(TorchDispatchMode):
             self.left_out[family] += out.numel()
 
     def operations(self) -> Operations:
-        return Operations.from_parts(dict(self.parts), self.divide, dict(self.left_out.most_common()))
+        parts = {part: count for part, count in self.parts.items() if part not in INT8_PARTS or count != Count()}
+        return Operations.from_parts(parts, self.divide, dict(self.left_out.most_common()))
 
 
 Rule = Callable[[Sequence[Any], Mapping[str, Any], Tensor], Count | None]  # None: not counted
@@ -112,6 +117,25 @@ def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) ->
 
 def _distances(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
     return Count(add=2 * out.numel() * args[0].shape[-1])
+
+
+def _int8_distances(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
+    groups = out.numel() * -(-args[0].shape[-1] // 8)
+    return Count(add=out.numel() * args[0].shape[-1] + 7 * groups)  # differences, and their sums within a group
+
+
+def _int8_sums(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
+    return Count(add=out.numel() * -(-args[0].shape[-1] // 8))
+
+
+def _int8_linear(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
+    inputs = args[0].numel()  # divided by the step, zero points subtracted; outputs are scaled and shifted
+    return Count(inputs + out.numel(), inputs + out.numel())
+
+
+def _int8_scores(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
+    inputs = args[0].numel() + args[1].numel()
+    return Count(inputs, inputs + out.numel())
 
 
 def _sum(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> Count:
@@ -160,12 +184,18 @@ RULES: dict[str, dict[str, Rule]] = {
         "convolution": _convolution,
     },
     "distances": {"l1_scores": _distances},
+    "int8": {"adder_linear_int8": _int8_distances, "l1_scores_int8": _int8_distances},
+    "int8_sums": {"adder_linear_int8": _int8_sums, "l1_scores_int8": _int8_sums},
     "elementwise": {
         "add": _add, "sub": _add, "rsub": _add, "mul": _multiply, "div": _divide, "pow": _power,
         "addcmul": _add_product, "lerp": _interpolate, "sum": _sum, "mean": _mean,
+        "adder_linear_int8": _int8_linear, "l1_scores_int8": _int8_scores,
     },
     "estimated": {"linalg_eigh": _eigenvectors, "_linalg_eigh": _eigenvectors},
 }  # fmt: skip
+
+INT8_PARTS = ("int8", "int8_sums")  # only of models folded to int8
+NORMALIZED = ("adder_linear_int8",)  # operators that include a LayerNorm
 
 # Operators that are left out are listed under these names, whichever variant torch runs.
 FAMILIES = ("layer_norm", "batch_norm", "group_norm", "rms_norm", "softmax")

@@ -31,6 +31,16 @@ class AdderOptions(AdderAttentionOptions):
     eta: float = option("norm of the rescaled weight gradient", default=0.2, above=0.0)
 
 
+def normalized_adder(
+    x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, projections: int, eta: float, gain: float
+) -> Tensor:
+    """An adder layer and its norm, which is taken over each projection (q, k and v) by itself."""
+    y = adder_linear(x, weight, eta, gain)
+    width = y.shape[-1] // projections
+    y = F.layer_norm(y.unflatten(-1, (projections, -1)), (width,)).flatten(-2)
+    return torch.addcmul(shift, y.to(scale.dtype), scale)
+
+
 class AdderLinear(LinearPatch):
     """Negative L1 distances to learned templates, normalised. The outputs for q, k and v are normalised separately."""
 
@@ -43,10 +53,7 @@ class AdderLinear(LinearPatch):
         nn.init.normal_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = adder_linear(x, self.weight, self.eta, self.gain)
-        width = y.shape[-1] // self.projections
-        y = F.layer_norm(y.unflatten(-1, (self.projections, -1)), (width,)).flatten(-2)
-        return torch.addcmul(self.shift, y.to(self.scale.dtype), self.scale)
+        return normalized_adder(x, self.weight, self.scale, self.shift, self.projections, self.eta, self.gain)
 
 
 @register

@@ -19,6 +19,7 @@ from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.remedies.base import Placement, Remedy, ScorePatch, dot_product_attention, other_scores, register
 from unsmooth.remedies.kernels.adder import l1_scores
+from unsmooth.remedies.kernels.adder_int8 import l1_scores_int8
 from unsmooth.seam.intercept import Attend
 from unsmooth.utils.options import option, options
 
@@ -31,13 +32,21 @@ class AdderAttentionOptions:
 class AdderScores(ScorePatch):
     """Negative L1 distances as scores, and the identity added to the map."""
 
+    int8 = False  # set by `unsmooth.fold(model, dtype="int8")`
+
     def __init__(self, attention: Attention, identity: bool, gain: float = 1.0):
         super().__init__(attention)
         self.identity, self.gain = identity, gain
         self.deviation = math.sqrt(2 * (1 - 2 / math.pi) * attention.head_channels)
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
-        return l1_scores(q, k, self.gain) / self.deviation
+        if not self.int8:
+            return l1_scores(q, k, self.gain) / self.deviation
+        scores = l1_scores_int8(q.detach(), k.detach(), 1 / self.deviation)
+        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
+            exact = l1_scores(q, k, self.gain) / self.deviation
+            return exact + (scores - exact).detach()
+        return scores
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
         return attend(v) + v if self.identity else attend(v)

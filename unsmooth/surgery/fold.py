@@ -6,6 +6,7 @@
     layer_scale          γ into the last linear layers         remaining: nothing
     sigma_reparam        γ/σ(W) into each weight               remaining: nothing
     augmented_shortcut   the matrices of its circulants are computed once and stored
+    adder                dtype="int8": bytes in place of its weights and scores (`fold_int8`)
 
 A remedy that cannot be folded stays as it is, with a warning. Every step is checked on an example against the model
 before it, and undone if the outputs differ: another remedy may be in between, or the host may scale its values.
@@ -34,10 +35,13 @@ from unsmooth.remedies.kernels import circulant
 from unsmooth.seam.intercept import Attend
 from unsmooth.seam.patched import module_patches
 from unsmooth.surgery.apply import detach_patch
+from unsmooth.surgery.fold_int8 import to_int8
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.record import Attachment, check_model, check_unfolded, record_of
 
 SMALLEST_GAIN = 1e-3  # dividing by a smaller gain loses digits
+ADDERS = ("adder", "adder_attention")
+INT8_ERROR = 0.1  # relative error of outputs in bytes that is worth a warning: a signal-to-noise ratio of 20 dB
 TOLERANCE = 1e-4  # relative to the largest output, in single precision
 
 
@@ -118,7 +122,7 @@ class PreparedPaths(TokenHook):
 
 
 @torch.no_grad()
-def fold(model: nn.Module, example: Example | None = None) -> nn.Module:
+def fold(model: nn.Module, example: Example | None = None, dtype: str | None = None) -> nn.Module:
     """Return a copy of a treated model with its remedies folded into the weights, for inference.
 
     A remedy that cannot be folded stays as it is, with a warning that gives the reason.
@@ -126,12 +130,15 @@ def fold(model: nn.Module, example: Example | None = None) -> nn.Module:
     Args:
         model: A treated model in eval mode. It is not changed.
         example: One input of the host, as keyword arguments, for checking the outputs. Default: an image of noise.
+        dtype: `int8` computes the layers of `adder` and the scores of `adder_attention` in 8-bit integers. Their scales
+            come from the weights and the keys; no images are needed. Default: the dtype of the model.
 
     Returns:
-        A model with the same outputs.
+        A model with the same outputs; with `dtype="int8"`, with outputs within the error of 8 bits.
 
     Raises:
-        UnsmoothError: The model is in training mode, has no remedy, or is folded already.
+        UnsmoothError: The model is in training mode, has no remedy, or is folded already; or `dtype` is not `int8`, or
+            is given for a model without an adder remedy.
 
     Example:
         >>> import unsmooth
@@ -147,9 +154,17 @@ def fold(model: nn.Module, example: Example | None = None) -> nn.Module:
     record = record_of(model)
     if not record.applied:
         raise UnsmoothError("there is nothing to fold: this model has no remedy")
-    anatomy, dtype = anatomy_of(model), next(model.parameters()).dtype
+    if dtype is not None and dtype != "int8":
+        raise UnsmoothError(f'fold has no dtype {dtype!r}. Use dtype="int8", or model.to(...) for other precisions.')
+    adders = [entry for entry in record.applied if dtype and entry.remedy.name in ADDERS]
+    if dtype and not adders:
+        raise UnsmoothError(
+            'fold(dtype="int8") is for models with the remedy adder or adder_attention: other remedies keep the '
+            "products of their host. Quantize those with torch.ao or torchao."
+        )
+    anatomy, precision = anatomy_of(model), next(model.parameters()).dtype
     folded: nn.Module = copy.deepcopy(model).eval()
-    if torch.finfo(dtype).bits < 32:
+    if torch.finfo(precision).bits < 32:
         folded = folded.float()  # a half-precision host is folded and checked in single precision, then rounded once
     example = example_input(folded) if example is None else example
     targets = {attachment.target for entry in record.applied for attachment in entry.attachments}
@@ -158,6 +173,8 @@ def fold(model: nn.Module, example: Example | None = None) -> nn.Module:
     done: list[str] = []
     for entry in record_of(folded).applied:
         name = entry.remedy.name
+        if entry in adders:
+            continue
         attempt = copy.deepcopy(folded)
         try:
             if not [attachment for attachment in entry.attachments if _fold_one(attempt, attachment, anatomy)]:
@@ -168,8 +185,17 @@ def fold(model: nn.Module, example: Example | None = None) -> nn.Module:
             continue
         folded = attempt
         done.append(name)
+    expected = _outputs(folded, example, compared) if adders else {}
+    for entry in adders:  # last: the others are compared with the model before them, to more digits than a byte has
+        for attachment in entry.attachments:
+            parent, target = folded.get_submodule(attachment.parent), folded.get_submodule(attachment.target)
+            patch = parent.get_submodule(attachment.child)
+            _exchange(parent, target, attachment.child, patch, to_int8(patch))
+        done.append(entry.remedy.name)
+    if adders:
+        _warn_of_int8(_outputs(folded, example, compared), expected)
     record_of(folded).folded = tuple(done)
-    return folded.to(dtype)
+    return folded.to(precision)
 
 
 def _outputs(model: nn.Module, example: Example, names: list[str]) -> dict[str, Tensor]:
@@ -200,6 +226,18 @@ def _compare(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         difference, scale = (actual[name] - value).abs().max(), value.abs().max()
         if not difference <= TOLERANCE * scale:
             raise CannotFold(f"the folded {name} would differ by {difference:.2g} of {scale:.2g}")
+
+
+def _warn_of_int8(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    tiny = torch.finfo(torch.float32).tiny
+    errors = {name: float((actual[name] - x).norm() / x.norm().clamp_min(tiny)) for name, x in expected.items()}
+    worst = max(errors, key=lambda name: errors[name])
+    if not errors[worst] <= INT8_ERROR:
+        warnings.warn(
+            f"in int8, {worst} differs by {100 * errors[worst]:.0f} % on an example. Evaluate the folded model. "
+            "Weights far from the others of their layer, which set its step, are the usual cause.",
+            stacklevel=3,
+        )
 
 
 def _fold_one(model: nn.Module, attachment: Attachment, anatomy: Anatomy) -> bool:

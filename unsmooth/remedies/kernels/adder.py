@@ -8,21 +8,28 @@ does not depend on the distance of two values, so adder networks are trained wit
 
 The work is elementwise over ``n * m * d`` terms. It runs in tiles through one reused buffer of bounded size,
 so memory grows with the inputs and outputs only. The tiled loops are registered as opaque operators:
-``torch.compile`` and ``torch.export`` see one node each instead of hundreds of unrolled tiles.
+``torch.compile`` and ``torch.export`` see one node each instead of hundreds of unrolled tiles. With the extra ``fast``,
+the operators of fp32 tensors on a CPU are compiled (`adder_compiled`): the same numbers, several times faster. On a GPU
+they run in Triton (`adder_triton`), which comes with torch.
 
-On a CPU shared with other busy processes, set ``OMP_WAIT_POLICY=PASSIVE``: each tile ends with thread barriers,
-and threads that spin there waiting for a descheduled thread lose more time than the computation takes.
+Without it, set ``OMP_WAIT_POLICY=PASSIVE`` on a CPU shared with other busy processes: each tile ends with thread
+barriers, and threads that spin there waiting for a descheduled thread lose more time than the computation takes.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from unsmooth.errors import first_line
 from unsmooth.utils.precision import without_autocast
 
 __all__ = ["adder_linear", "l1_scores"]
@@ -31,6 +38,55 @@ __all__ = ["adder_linear", "l1_scores"]
 # and thread barriers, large tiles do not fit in the cache. On a CPU, 4 MB of fp32 is a good compromise.
 _CPU_BUDGET = 1 << 20
 _GPU_BUDGET = 1 << 24
+
+
+@cache
+def compiled_operators() -> ModuleType | None:
+    """The operators compiled by numba, or None without the extra `fast`."""
+    if find_spec("numba") is None:
+        return None
+    try:
+        from unsmooth.remedies.kernels import adder_compiled
+    except Exception as error:  # numba refuses versions of NumPy that it does not know, LLVM some processors
+        warnings.warn(
+            f"numba does not work here: {first_line(error)}. Adder operators run in torch, which is slower.",
+            stacklevel=2,
+        )
+        return None
+    return adder_compiled
+
+
+@cache
+def triton_operators(device: torch.device) -> ModuleType | None:
+    """The operators for a GPU, or None if Triton is not installed or does not work on it."""
+    if find_spec("triton") is None:
+        return None
+    try:
+        from unsmooth.remedies.kernels import adder_triton
+
+        trial = torch.zeros(1, 1, 1, device=device)
+        adder_triton.pull(trial, trial, adder_triton.l1(trial, trial), 1.0)
+    except Exception as error:  # it needs a C compiler, and not every GPU is supported
+        warnings.warn(
+            f"Triton does not work on {device}: {first_line(error)}. Adder operators run in torch, which is slower.",
+            stacklevel=2,
+        )
+        return None
+    return adder_triton
+
+
+def compiled_for(*tensors: Tensor) -> ModuleType | None:
+    """The compiled operators for these tensors, or None: they compute fp32 on a CPU, and nothing empty."""
+    if all(x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() for x in tensors):
+        return compiled_operators()
+    return None
+
+
+def _kernels(*tensors: Tensor) -> ModuleType | None:
+    """`l1` and `pull` for these tensors on a CPU or a GPU, or None."""
+    if all(x.dtype == torch.float32 and x.device.type == "cuda" and x.numel() for x in tensors):
+        return triton_operators(tensors[0].device)
+    return compiled_for(*tensors)
 
 
 def _budget(x: Tensor) -> int:
@@ -55,6 +111,10 @@ def _batched(x: Tensor) -> Tensor:
 @torch.library.custom_op("unsmooth::l1_scores", mutates_args=())
 def _scores(q: Tensor, k: Tensor) -> Tensor:
     """``out[..., n, m] = -sum_c |q[..., n, c] - k[..., m, c]|``."""
+    kernels = _kernels(q, k)
+    if kernels is not None:
+        scores: Tensor = kernels.l1(_batched(q), _batched(k))
+        return scores.view(*q.shape[:-1], k.shape[-2])
     out = q.new_zeros(*q.shape[:-1], k.shape[-2])
     q, k, flat = _batched(q).contiguous(), _batched(k).contiguous(), _batched(out)
     (b, n, d), m, budget = q.shape, k.shape[1], _budget(q)
@@ -85,6 +145,12 @@ def _pulls(q: Tensor, k: Tensor, g: Tensor, gain: float, need_q: bool, need_k: b
 
     A gradient that is not needed is returned empty.
     """
+    kernels = _kernels(q, k, g)
+    if kernels is not None:
+        rows, cols, weights = _batched(q), _batched(k), _batched(g) * gain
+        dq = kernels.pull(rows, cols, weights, 1 / gain).view(q.shape) if need_q else q.new_empty(0)
+        dk = kernels.pull(cols, rows, weights.mT, 1 / gain).view(k.shape) if need_k else k.new_empty(0)
+        return dq, dk
     q_t, k_t = (_batched(x).transpose(1, 2).contiguous() for x in (q, k))
     (b, d, n), m, budget = q_t.shape, k_t.shape[2], _budget(q)
     dq_t = torch.zeros_like(q_t) if need_q else q.new_empty(0)
