@@ -16,7 +16,7 @@ from torch import distributed as dist
 import unsmooth
 from tests.support.runs import HOST, small_run
 from tests.support.small_hosts import host, treat
-from tests.training.test_distributed import free_port
+from tests.support.runs import free_port
 from unsmooth.data.batches import _raise_fatal
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts import build

@@ -22,7 +22,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from tests.diagnosis.test_probe import traces_left
 from tests.support.small_hosts import host
-from tests.training.test_distributed import free_port
+from tests.support.runs import free_port
 from unsmooth import Monitor
 from unsmooth.errors import UnsmoothError
 from unsmooth.monitoring.alarms import AlarmRaised

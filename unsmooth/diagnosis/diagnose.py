@@ -19,6 +19,7 @@ from unsmooth.diagnosis.describe import (
     describe_model,
     describe_vitals,
     describe_weights,
+    digest_of_tensors,
     learned_parameters,
     rounded_series,
 )
@@ -38,6 +39,7 @@ from unsmooth.surgery.plan import anatomy_of, fit, select_blocks
 from unsmooth.surgery.storage import open_model
 from unsmooth.utils.devices import choose_device
 from unsmooth.utils.options import merge_options
+from unsmooth.utils.processes import ALONE, Processes
 from unsmooth.utils.progress import Progress, show_progress
 from unsmooth.vitals.base import Vital
 
@@ -59,6 +61,7 @@ def diagnose(
     example: Example | None = None,
     progress: Progress | bool | None = None,
     command: str = "",
+    processes: Processes = ALONE,
     **fields: Any,
 ) -> Diagnosis:
     """Diagnose a model: measure vitals on images, report findings and reach a verdict.
@@ -77,6 +80,9 @@ def diagnose(
             elsewhere, as lines on standard error. A function is called instead, with the name of the stage, what is
             done of it, and its total (None if unknown).
         command: Command line to record in the report.
+        processes: Processes that share the images (`unsmooth.utils.processes.init_processes` under torchrun). Each of
+            them makes the same call, measures every world-th batch, and returns the diagnosis of all images. Default:
+            this process alone measures all images.
         **fields: Fields of `DiagnoseSettings`, such as `limit=64` or `reference=False`. They override `settings`.
 
     Returns:
@@ -96,7 +102,7 @@ def diagnose(
     """
     chosen = _settings(settings, vitals, blocks, fields)
     with show_progress(progress) as report:
-        return _diagnose(model, images, chosen, example, report, command)
+        return _diagnose(model, images, chosen, example, report, command, processes)
 
 
 def _diagnose(
@@ -106,6 +112,7 @@ def _diagnose(
     example: Example | None,
     report: Progress,
     command: str,
+    processes: Processes,
 ) -> Diagnosis:
     started = time.time()
     report("examining", 0, None)
@@ -117,56 +124,80 @@ def _diagnose(
         if settings.device:
             raise UnsmoothError(f"a model stays on its device. Move it first: model.to({settings.device!r}).")
     else:
-        model = model.to(choose_device(settings.device))
+        model = model.to(processes.device if processes.world > 1 else choose_device(settings.device))
+    if processes.world > 1:
+        if isinstance(given, nn.Module):
+            _check_same_model(model, processes)
+        else:
+            processes.share_weights(model)  # initial weights are random in each process
     if example is None and isinstance(images, Tensor) and images.is_floating_point() and not describes_input(model):
         example = batch_inputs(model, images[:1])
     anatomy = anatomy_of(model, example)
     block_indices = None if settings.blocks is None else select_blocks(settings.blocks, len(anatomy.blocks))
     batch_size = settings.batch_size or _batch_size(anatomy)
     source = image_batches(model, images, batch_size, settings.limit, settings.data_dir)
-    random_model = random_reference(model) if settings.reference and not settings.quick else None
+    random_model = None
+    if settings.reference and not settings.quick and processes.primary:
+        random_model = random_reference(model)
 
-    counter = _Counter("images", source.count, report)
-    first, batches = _peek(source, QUICK_SAMPLE if settings.quick else None)
+    counter = _Counter("images", source.count, report, processes.world)
+    split = QUICK_SAMPLE if settings.quick else None
+    first, batches = _peek(source, split, processes)
     measured = measure(
-        model, anatomy, batches, selected, block_indices, settings.prefix, counter.add, requested,
-        QUICK_SAMPLE if settings.quick else None,
-    )  # fmt: skip
-    bounds = [vital for vital in selected if vital.of == "model"]
-    if bounds:
-        counter = _Counter("bounds", len(bounds), report)
-        for vital in bounds:
-            measure_model(model, anatomy, first.images, [vital], block_indices, measured)
-            counter.add(1)
-    reference = None
-    if random_model is not None:
-        reference = _measure_reference(
-            random_model, anatomy, first.images, selected, block_indices, settings.prefix, report
-        )
-    samples = []
-    if not settings.quick:
-        report("samples", 0, None)
-        samples = sample_maps(model, anatomy, source, first, SAMPLE_IMAGES)
-
-    report("verdict", 0, None)
-    about = describe_model(model, name, anatomy, weights)
-    view = DiagnosisView(about, describe_vitals(selected, measured), reference, describe_broken(measured))
-    about_images = describe_images(source, measured.images, settings.prefix)
-    about_images.size = list(first.images.shape[1:])  # a tensor may have another size than the host's own
-    findings, verdict = reach_verdict(view, lambda remedy: bool(fit(model, remedy, anatomy)), about_images)
-    return Diagnosis(
-        model=view.model,
-        images=about_images,
-        vitals=view.vitals,
-        reference=reference,
-        broken=view.broken,
-        samples=samples,
-        learned=learned_parameters(model, anatomy),
-        findings=findings,
-        conclusion=verdict,
-        limits=limits(view),
-        provenance=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
+        model, anatomy, batches, selected, block_indices, settings.prefix, counter.add, requested, split, processes
     )
+
+    def conclude() -> Diagnosis:
+        """What the first images alone decide, the verdict and the result."""
+        assert first is not None  # the primary process takes the first batch
+        bounds = [vital for vital in selected if vital.of == "model"]
+        if bounds:
+            counter = _Counter("bounds", len(bounds), report)
+            for vital in bounds:
+                measure_model(model, anatomy, first.images, [vital], block_indices, measured)
+                counter.add(1)
+        reference = None
+        if random_model is not None:
+            reference = _measure_reference(
+                random_model, anatomy, first.images, selected, block_indices, settings.prefix, report
+            )
+        samples = []
+        if not settings.quick:
+            report("samples", 0, None)
+            samples = sample_maps(model, anatomy, source, first, SAMPLE_IMAGES)
+
+        report("verdict", 0, None)
+        about = describe_model(model, name, anatomy, weights)
+        view = DiagnosisView(about, describe_vitals(selected, measured), reference, describe_broken(measured))
+        about_images = describe_images(source, measured.images, settings.prefix)
+        about_images.size = list(first.images.shape[1:])  # a tensor may have another size than the host's own
+        findings, verdict = reach_verdict(view, lambda remedy: bool(fit(model, remedy, anatomy)), about_images)
+        return Diagnosis(
+            model=view.model,
+            images=about_images,
+            vitals=view.vitals,
+            reference=reference,
+            broken=view.broken,
+            samples=samples,
+            learned=learned_parameters(model, anatomy),
+            findings=findings,
+            conclusion=verdict,
+            limits=limits(view),
+            provenance=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
+        )
+
+    return processes.from_primary(conclude)
+
+
+def _check_same_model(model: nn.Module, processes: Processes) -> None:
+    """Raise if processes that share the images do not measure the same model."""
+    if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
+        raise UnsmoothError(
+            "the weights of this model are sharded over processes (FSDP), which cannot measure different images. Load "
+            "the whole model in each process."
+        )
+    if len(set(processes.gather(digest_of_tensors(model)))) > 1:
+        raise UnsmoothError("the processes have different weights. Load the same checkpoint in each of them.")
 
 
 def _settings(
@@ -184,14 +215,16 @@ def _settings(
 
 
 class _Counter:
-    """Counts what is done of a stage."""
+    """Counts what is done of a stage, by processes that proceed alike."""
 
-    def __init__(self, stage: str, total: int | None, report: Progress) -> None:
-        self.stage, self.total, self.report, self.done = stage, total, report, 0
+    def __init__(self, stage: str, total: int | None, report: Progress, world: int = 1) -> None:
+        self.stage, self.total, self.report, self.world, self.done = stage, total, report, world, 0
         self.add(0)
 
     def add(self, count: int) -> None:
-        self.done += count
+        self.done += count * self.world
+        if self.total is not None:
+            self.done = min(self.done, self.total)
         self.report(self.stage, self.done, self.total)
 
 
@@ -203,11 +236,17 @@ def _batch_size(anatomy: Anatomy) -> int:
     return max(BATCH_SIZES[0], min(BATCH_SIZES[1], MAP_BYTES // largest))
 
 
-def _peek(source: ImageBatches, split: int | None) -> tuple[NamedImages, Iterator[NamedImages]]:
-    """The first batch, and all batches including it. It is split after the images of a quick sample."""
-    batches = iter(source)
-    first = next(batches)
-    parts = [first] if split is None else [first.part(slice(split)), first.part(slice(split, None))]
+def _peek(
+    source: ImageBatches, split: int | None, processes: Processes
+) -> tuple[NamedImages | None, Iterator[NamedImages]]:
+    """The first batch of this process, and all of its batches. The first of all is split after a quick sample."""
+    batches = source.share(processes)
+    first = next(batches, None)
+    if first is None:
+        return None, iter(())
+    parts = [first]
+    if split is not None and not first.before:
+        parts = [first.part(slice(split)), first.part(slice(split, None))]
     return first, itertools.chain([part for part in parts if len(part.images)], batches)
 
 

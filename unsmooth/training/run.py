@@ -23,13 +23,13 @@ from unsmooth.spec import ModelSpec
 from unsmooth.tasks.base import Score, Task, TaskRequest
 from unsmooth.tasks.registry import CLASSIFICATION, open_task
 from unsmooth.training.checkpoint import read_state, write_state
-from unsmooth.training.distributed import Processes, init_processes
 from unsmooth.training.observer import NullObserver, Observer
 from unsmooth.training.run_dir import RunDir
 from unsmooth.training.run_record import check_batch_size, check_process_shares, run_settings
 from unsmooth.training.settings import TrainSettings
 from unsmooth.training.signals import StopFlag, graceful_shutdown
 from unsmooth.training.trainer import NotFinite, Trainer
+from unsmooth.utils.processes import Processes, init_processes
 
 MAX_NAME = 120  # characters of a default directory name
 

@@ -24,7 +24,7 @@ from unsmooth.surgery.auxiliary_loss import auxiliary_loss
 from unsmooth.tasks.base import Task
 from unsmooth.tasks.model_factory import without_decay
 from unsmooth.training.checkpoint import finite
-from unsmooth.training.distributed import Processes
+from unsmooth.utils.processes import Processes
 
 
 class NotFinite(UnsmoothError):
