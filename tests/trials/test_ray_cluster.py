@@ -21,7 +21,7 @@ from unsmooth.trials.runner import Job
 
 SPECS = [HOST, HOST + "+attn_scale"]
 FIELDS: dict[str, Any] = {
-    "epochs": 8, "batch_size": 16, "train_images": 512, "val_images": 64, "vitals_every": 0, "warmup_epochs": 0,
+    "epochs": 40, "batch_size": 16, "train_images": 512, "val_images": 64, "vitals_every": 0, "warmup_epochs": 0,
     "seeds": 1, "vitals": "none", "costs": False,
 }  # fmt: skip
 STEPS = 512 // 16
@@ -34,6 +34,7 @@ def cluster() -> Iterator[Any]:
     pytest.importorskip("ray")
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "150")  # on a machine that is busy with other tests
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     import ray
     from ray.cluster_utils import Cluster
