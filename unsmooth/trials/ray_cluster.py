@@ -121,7 +121,7 @@ def _connect(cpus: float, gpus: float) -> Any:
     try:
         ray: Any = import_module("ray")
     except ImportError as error:
-        raise UnsmoothError("--cluster ray needs Ray. pip install 'unsmooth[ray]'") from error
+        raise UnsmoothError("--cluster ray needs ray. pip install 'unsmooth[ray]'") from error
     if not ray.is_initialized():
         try:
             ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False, logging_level=logging.ERROR)
