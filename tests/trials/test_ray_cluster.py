@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -14,7 +16,8 @@ import pytest
 import torch
 
 from tests.support.runs import HOST, same_state, trainer_state
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import Interrupted, UnsmoothError
+from unsmooth.training.checkpoint import read_state
 from unsmooth.trials.compare import compare
 from unsmooth.trials.ray_cluster import _Reports, run_on_ray
 from unsmooth.trials.runner import Job
@@ -61,6 +64,22 @@ def test_mistakes_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
     job = Job("a", {"spec": "no_such_host", "data": "digits", "out": tmp_path / "a"})
     with pytest.raises(UnsmoothError, match="no_such_host"):
         run_on_ray([job], 1, 0, "cpu", lambda *report: None)
+
+
+@pytest.mark.slow
+def test_an_interrupted_trial_saves_its_runs(cluster: Any, tmp_path: Path) -> None:
+    reports: list[tuple[str, int]] = []
+
+    def interrupt(name: str, done: int, total: int, line: Any) -> None:
+        reports.append((name, done))
+        if len([r for r in reports if r[1] > STEPS]) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="run the same command again"):
+        compare(SPECS, "digits", out=tmp_path, cluster="ray", progress=False, on_progress=interrupt, **FIELDS)
+    states = [read_state(path)["trainer"] for path in tmp_path.rglob("state.safetensors")]
+    assert states and any(state["step"] for state in states), "a checkpoint within an epoch"
+    assert not list(tmp_path.rglob("result.json"))
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from unsmooth.diagnosis.describe import (
     learned_parameters,
     rounded_series,
 )
-from unsmooth.diagnosis.measure import measure, measure_model
+from unsmooth.diagnosis.measure import map_entries, measure, measure_model
 from unsmooth.diagnosis.random_reference import RandomModel, random_reference
 from unsmooth.diagnosis.rules import limits
 from unsmooth.diagnosis.rules.view import DiagnosisView
@@ -41,9 +41,10 @@ from unsmooth.utils.devices import choose_device
 from unsmooth.utils.options import merge_options
 from unsmooth.utils.processes import ALONE, Processes
 from unsmooth.utils.progress import Progress, show_progress
-from unsmooth.vitals.base import Vital
+from unsmooth.vitals.base import MAPS_LEAST, Vital
 
 MAP_BYTES = 2**26  # size of one block's maps above which a batch becomes smaller
+MAPS_AT_ONCE = 2**29  # bytes of maps above which images are run one by one while maps are computed
 BATCH_SIZES = (4, 16)  # range of the default batch size; CKA needs four images
 REFERENCE_IMAGES = 4
 REFERENCE_SAMPLE = 1  # of them, whose maps and decompositions are computed
@@ -142,7 +143,7 @@ def _diagnose(
 
     counter = _Counter("images", source.count, report, processes.world)
     split = QUICK_SAMPLE if settings.quick else None
-    first, batches = _peek(source, split, processes)
+    first, batches = _peek(source, split, processes, anatomy)
     measured = measure(
         model, anatomy, batches, selected, block_indices, settings.prefix, counter.add, requested, split, processes
     )
@@ -230,16 +231,30 @@ class _Counter:
 
 def _batch_size(anatomy: Anatomy) -> int:
     """The largest batch size in the default range that keeps one block's maps small."""
-    largest = max(
-        (4 * a.windows * a.heads * a.queries * a.keys for block in anatomy.blocks for a in block.attentions), default=1
-    )
-    return max(BATCH_SIZES[0], min(BATCH_SIZES[1], MAP_BYTES // largest))
+    return max(BATCH_SIZES[0], min(BATCH_SIZES[1], MAP_BYTES // _map_bytes(anatomy)))
+
+
+def _map_bytes(anatomy: Anatomy) -> int:
+    """Size of the largest maps of one image, in single precision."""
+    return max((4 * map_entries(a) for block in anatomy.blocks for a in block.attentions), default=1)
+
+
+def _spaced(batch: NamedImages, anatomy: Anatomy, sample: int) -> list[NamedImages]:
+    """A batch whose first `sample` images, of which maps are computed, are apart if their maps are large."""
+    count = len(batch.images)
+    if _map_bytes(anatomy) * count <= MAPS_AT_ONCE:
+        return [batch]
+    singles = [batch.part(slice(i, i + 1)) for i in range(min(sample, count))]
+    return [*singles, batch.part(slice(sample, None))] if count > sample else singles
 
 
 def _peek(
-    source: ImageBatches, split: int | None, processes: Processes
+    source: ImageBatches, split: int | None, processes: Processes, anatomy: Anatomy
 ) -> tuple[NamedImages | None, Iterator[NamedImages]]:
-    """The first batch of this process, and all of its batches. The first of all is split after a quick sample."""
+    """The first batch of this process, and all of its batches. The first of all is split after a quick sample.
+
+    Large maps are computed of the first images only.
+    """
     batches = source.share(processes)
     first = next(batches, None)
     if first is None:
@@ -247,6 +262,8 @@ def _peek(
     parts = [first]
     if split is not None and not first.before:
         parts = [first.part(slice(split)), first.part(slice(split, None))]
+    if not first.before:
+        parts = [*_spaced(parts[0], anatomy, MAPS_LEAST), *parts[1:]]
     return first, itertools.chain([part for part in parts if len(part.images)], batches)
 
 
@@ -263,6 +280,7 @@ def _measure_reference(
     streaming = [vital for vital in vitals if vital.family not in ("theory", "function")]
     batch = NamedImages(images[:REFERENCE_IMAGES])
     counter = _Counter("random reference", len(batch.images), report)
-    measured = measure(random.model, anatomy, [batch], streaming, blocks, prefix, counter.add, most=REFERENCE_SAMPLE)
+    batches = _spaced(batch, anatomy, REFERENCE_SAMPLE)
+    measured = measure(random.model, anatomy, batches, streaming, blocks, prefix, counter.add, most=REFERENCE_SAMPLE)
     values = rounded_series(measured, curves=False)
     return Reference(random.how, measured.images, values, bool(random.kept))

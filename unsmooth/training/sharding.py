@@ -87,7 +87,8 @@ class PlainCopy:
 
     def fill(self, sharded: nn.Module) -> nn.Module:
         """Gather the weights of a sharded model; every process must call it."""
-        self.model.load_state_dict({k: whole(v.detach()) for k, v in sharded.state_dict().items()}, assign=True)
+        state = {name: whole(v.detach()) if isinstance(v, Tensor) else v for name, v in sharded.state_dict().items()}
+        self.model.load_state_dict(state, assign=True)
         return self.model
 
     def empty(self) -> None:
