@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from tests.support.runs import HOST, ended, in_child
-from tests.support.runs import free_port
+from tests.support.runs import HOST, ended, free_port, in_child
 from unsmooth.errors import UnsmoothError
 from unsmooth.utils import processes as distributed
 
