@@ -49,13 +49,14 @@ format: .venv/ready  ## format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/ready  ## measure the cost of imports, remedies, the seam, a diagnosis and training
+bench: .venv/ready  ## measure the cost of imports, remedies, the seam, a diagnosis, training and a monitor, and its growth
 	$(BIN)/python benchmarks/imports.py
 	$(BIN)/python benchmarks/remedies.py --write
 	$(BIN)/python benchmarks/seam.py --compile
 	$(BIN)/python benchmarks/vitals.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/monitor.py
+	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/adder_ops.py
 
 docs: .venv/ready  ## write the generated pages of docs/

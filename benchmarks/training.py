@@ -25,8 +25,8 @@ from unsmooth.recipes.recipe import load_recipe
 from unsmooth.tasks.base import TaskRequest
 from unsmooth.tasks.classification.task import Classification
 from unsmooth.tasks.model_factory import build
-from unsmooth.training.distributed import Processes
 from unsmooth.training.trainer import Trainer, make_optimizer
+from unsmooth.utils.processes import Processes
 
 HOSTS = {
     "ViT of 12 blocks, 192 channels, 64 pixels": "vit_tiny_patch16_224(img_size=64, patch_size=8)",

@@ -18,6 +18,8 @@ from unsmooth.surgery.plan import Plan
 from unsmooth.tasks.huggingface import model_class
 from unsmooth.tasks.segmentation.model import import_upernet
 from unsmooth.tasks.vqa.text import build_vocabulary
+from unsmooth.trials.ray_cluster import run_on_ray
+from unsmooth.trials.runner import Job
 
 ROOT = Path(__file__).parents[1]
 DEVELOPMENT = {"dev", "docs"}
@@ -31,6 +33,7 @@ CASES: dict[str, tuple[str, Callable[[], object], str]] = {
     "shards": ("webdataset", lambda: open_source("wds/toy", ROOT), "data"),
     "a Hugging Face data set": ("datasets", lambda: open_source("hfds/toy"), "data"),
     "a table of a plan": ("pandas", lambda: Plan(parse_item("attn_scale"), (), True).frame(), "notebook"),
+    "a Ray cluster": ("ray", lambda: run_on_ray([Job("a", {})], 1, 0, "cpu", lambda *report: None), "ray"),
     "a streamed Hugging Face data set": ("datasets", lambda: open_source("hfids/toy"), "data"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +20,8 @@ from timm.data import create_transform
 
 from unsmooth.data.batches import TrainingBatches, evaluation_batches
 from unsmooth.data.datasets import ImageDataset
-from unsmooth.data.images import Example, ImageReadError, Images, Stream, as_images
+from unsmooth.data.images import Example, ImageReadError, Images, Shards, Stream
+from unsmooth.data.random_access import as_images
 from unsmooth.data.sources import open_images, open_source
 from unsmooth.data.splits import limit_splits, open_splits
 from unsmooth.data.streams import shuffled
@@ -259,7 +261,7 @@ def test_tables_by_place(tables: Path) -> None:
 
 def test_tables_as_streams(tables: Path) -> None:
     name = f"hfids/{tables}/pictures"
-    with pytest.raises(UnsmoothError, match="does not specify its number of images it has"):
+    with pytest.raises(UnsmoothError, match="does not specify its number of images"):
         open_splits(f"{name}@train", f"{name}@test", tables / "cache")
     splits = open_splits(f"{name}@train|12", f"{name}@test|6", tables / "cache")
     assert splits.classes == 3 and splits.train.classes == CLASSES and len(names(splits.val)) == 6
@@ -302,3 +304,135 @@ def test_records(tmp_path: Path) -> None:
     assert sorted(match) == list(range(20)) and [e.label for e in actual] == [i % 3 for i in match]
     assert names(splits.train, 1) == [e.name for e in actual] != names(splits.train, 2)
     assert len(names(open_source("tfds/toy@train[3:10]", tmp_path))) == 7
+
+
+# Which process and worker reads which shards
+
+
+LENGTHS = (7, 12, 9, 10, 8, 11, 10, 5)
+
+
+def counted(lengths: tuple[int, ...] = LENGTHS, known: bool = True) -> tuple[Stream, list[tuple[int, int]]]:
+    """A stream whose image (shard, n) is of one colour, and a list of what was read of it."""
+    read: list[tuple[int, int]] = []
+
+    def shard(i: int) -> Iterator[Example]:
+        for n in range(lengths[i]):
+            read.append((i, n))
+            colour = (10 * i, 10 * n, 0)
+            yield Example(lambda colour=colour: Image.new("RGB", (12, 12), colour), n % 2, f"{i}/{n}")
+
+    def examples(seed: int | None) -> Iterator[Example]:
+        return (example for i in range(len(lengths)) for example in shard(i))
+
+    shards = Shards(len(lengths), shard, lengths if known else None)
+    return Stream("counted", sum(lengths), examples, num_classes=2, shards=shards), read
+
+
+def pixels_of(batches: Any) -> list[Any]:
+    return [batch.images for batch in batches]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["lengths", "no lengths"])
+def test_processes_and_workers_read_their_own_shards(known: bool) -> None:
+    """32 images per batch make 4 lanes of 8 places: a process of two reads half of the stream, with mixup's pairs."""
+    source, read = counted(known=known)
+    alone = list(TrainingBatches(ImageDataset(source, TRANSFORM, 3), 32, 5).from_step(1, 0))
+    assert len(alone) == 2 and len(set(read)) >= 64 - (0 if known else 16)
+    whole, readers = torch.stack(pixels_of(alone)), []
+    for rank in range(2):
+        source, read = counted(known=known)
+        batches = TrainingBatches(ImageDataset(source, TRANSFORM, 3), 32, 5, rank=rank, world=2)
+        share = torch.stack(pixels_of(batches.from_step(1, 0)))
+        assert torch.equal(share, whole[:, batches.sampler.share]), "the images of one process, bit for bit"
+        readers.append(set(read))
+        for workers in (2, 3, 5) if rank else ():
+            helped = TrainingBatches(ImageDataset(source, TRANSFORM, 3), 32, 5, workers=workers, rank=rank, world=2)
+            assert torch.equal(torch.stack(pixels_of(helped.from_step(1, 0))), share)
+    both = {i for i, _ in readers[0]} & {i for i, _ in readers[1]}
+    assert len(both) <= (1 if known else 0), "only the shard at the border is read by both"
+
+
+def test_each_worker_opens_its_own_shards(tmp_path: Path) -> None:
+    source, _ = counted()
+    shards, log = source.shards, tmp_path / "log"
+    assert shards is not None
+
+    def noted(i: int) -> Iterator[Example]:
+        with log.open("a") as file:
+            file.write(f"{multiprocessing.current_process().pid} {i}\n")
+        return shards.read(i)
+
+    source = replace(source, shards=replace(shards, read=noted))
+    list(TrainingBatches(ImageDataset(source, TRANSFORM, 3), 32, 5, workers=4).from_step(0, 0))
+    opened: dict[str, set[str]] = {}
+    for line in log.read_text().splitlines():
+        process, shard = line.split()
+        opened.setdefault(process, set()).add(shard)
+    assert len(opened) == 4 and max(map(len, opened.values())) <= 4, "each of four lanes spans two to four shards"
+
+
+def test_an_epoch_of_lanes_has_each_image_at_most_once() -> None:
+    source, _ = counted()
+    orders = []
+    for epoch in range(2):
+        rows = [(batch.images * 1000).round()[:, :, 0, 0] for batch in TrainingBatches(
+            ImageDataset(source, TRANSFORM, 3), 32, 5).from_step(epoch, 0)]  # fmt: skip
+        orders.append([tuple(row.tolist()) for row in torch.cat(rows)])
+        assert len(set(orders[-1])) == len(orders[-1]) == 64
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("repeats", [0, 3])
+@pytest.mark.parametrize("known", [True, False], ids=["lengths", "no lengths"])
+def test_a_stream_resumes_at_a_step(known: bool, repeats: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unsmooth.data.lanes.BLOCK", 8)
+    monkeypatch.setattr("unsmooth.data.lanes.LEAST_BLOCK", 4)
+    lengths = (20,) * 16
+    source, read = counted(lengths, known)
+    batches = TrainingBatches(ImageDataset(source, TRANSFORM, 3), 16, 2, repeats)
+    whole = pixels_of(batches.from_step(3, 0))
+    assert len(whole) == 20 and len(read) >= 320 / max(1, repeats)
+    for start in (1, 19):
+        read.clear()
+        rest = pixels_of(batches.from_step(3, start))
+        assert len(rest) == 20 - start and all(map(torch.equal, rest, whole[start:]))
+        if known:  # not what comes before, except in the block and in the shard
+            assert len(read) <= (320 - 16 * start) / max(1, repeats) + 2 * (20 + 8)
+
+
+def test_evaluation_reads_each_shard_in_one_process() -> None:
+    opened = []
+    for rank in range(2):
+        source, read = counted()
+        batches = evaluation_batches(ImageDataset(source, TRANSFORM, 3), 8, rank=rank, world=2)
+        indices = [i for batch in batches for i in batch.indices.tolist()]
+        assert indices == list(range(36))[:36] if rank == 0 else indices == list(range(36, 72))
+        opened.append({i for i, _ in read})
+    assert len(opened[0] & opened[1]) <= 1 and opened[0] | opened[1] == set(range(8))
+
+
+def test_places_far_apart_open_their_shards_only() -> None:
+    source, read = counted((50,) * 20)
+    images = as_images(source)
+    assert [images.item_name(i) for i in (3, 520, 999, 10)] == ["0/3", "10/20", "19/49", "0/10"]
+    assert {i for i, _ in read} == {0, 10, 19} and len(read) < 120
+
+
+def test_hugging_face_shards_are_lanes(tables: Path) -> None:
+    """A table of 16 files is a stream of 16 shards: two lanes of 8 places fill batches of 16."""
+    datasets = pytest.importorskip("datasets")
+    folder = tables / "rows"
+    folder.mkdir()
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    for i in range(16):
+        cells = [{"bytes": png(100 * i + n), "path": f"{i}-{n}.png"} for n in range(6)]
+        rows = {"image": cells, "label": [n % 3 for n in range(6)]}
+        datasets.Dataset.from_dict(rows, features=features).to_parquet(folder / f"train-{i:02d}.parquet")
+    source = stream(open_source(f"hfids/{folder}@train|96|3", tables / "cache"))
+    assert source.shards is not None and source.shards.count == 16
+    pictures = ImageDataset(replace(source, num_classes=3), TRANSFORM, 3)
+    alone = torch.stack(pixels_of(TrainingBatches(pictures, 16, 3).from_step(0, 0)))
+    for rank in range(2):
+        batches = TrainingBatches(pictures, 16, 3, rank=rank, world=2, workers=2 * rank)
+        assert torch.equal(torch.stack(pixels_of(batches.from_step(0, 0))), alone[:, batches.sampler.share])

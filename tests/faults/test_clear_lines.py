@@ -14,9 +14,8 @@ from huggingface_hub import constants
 from torch import distributed as dist
 
 import unsmooth
-from tests.support.runs import HOST, small_run
+from tests.support.runs import HOST, free_port, small_run
 from tests.support.small_hosts import host, treat
-from tests.training.test_distributed import free_port
 from unsmooth.data.batches import _raise_fatal
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts import build

@@ -123,3 +123,27 @@ def test_maps_that_are_too_large_are_left_out_by_name(monkeypatch: pytest.Monkey
     assert "only on request: vitals=attention_entropy" in diagnosis.vitals["attention_entropy"].skipped[0]
     assert diagnosis["token_cosine"][0] is not None and not diagnosis.samples[0].blocks[0].maps
     assert unsmooth.diagnose(model, images, "attention_entropy", reference=False)["attention_entropy"][0] is not None
+
+
+def test_large_maps_are_computed_one_image_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The maps of four images of 4,096 tokens and 12 heads would take 3.2 GB, several times over."""
+    model, images = host("deit"), torch.randn(9, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    plain = unsmooth.diagnose(model, images, batch_size=4, progress=False)
+    sizes: list[int] = []
+    by_image = measure._Pass.by_image
+
+    def noted(self: Any, attention: Any, a: Tensor) -> Tensor:
+        sizes.append(self.batch)
+        return by_image(self, attention, a)
+
+    monkeypatch.setattr(measure._Pass, "by_image", noted)
+    monkeypatch.setattr(measure, "MAP_SIDE", 1)  # maps of 17 tokens are large: of four images only
+    unsmooth.diagnose(model, images, batch_size=4, progress=False)
+    assert max(sizes) == 4
+    sizes.clear()
+    monkeypatch.setattr("unsmooth.diagnosis.diagnose.MAPS_AT_ONCE", 0)
+    split = unsmooth.diagnose(model, images, batch_size=4, progress=False)
+    assert split.images.count == plain.images.count == 9
+    for key in ("token_cosine", "effective_rank", "block_influence"):
+        assert split[key] == pytest.approx(plain[key], rel=1e-4)
+    assert sizes and max(sizes) == 1

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from tests.support.runs import HOST, ended, in_child
-from tests.training.test_distributed import free_port
+from tests.support.runs import HOST, ended, free_port, in_child
 from unsmooth.errors import UnsmoothError
-from unsmooth.training import distributed
+from unsmooth.utils import processes as distributed
 
 
 def as_worker(monkeypatch: pytest.MonkeyPatch, port: int, **more: str) -> None:

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from tests.diagnosis.test_probe import traces_left
+from tests.support.runs import free_port
 from tests.support.small_hosts import host
-from tests.training.test_distributed import free_port
 from unsmooth import Monitor
 from unsmooth.errors import UnsmoothError
 from unsmooth.monitoring.alarms import AlarmRaised

@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,25 @@ def ended(child: ForkServerProcess, seconds: float = 120) -> int:
         child.kill()
         raise AssertionError("the child did not end")
     return child.exitcode
+
+
+def free_port() -> int:
+    with socket.socket() as meeting:
+        meeting.bind(("127.0.0.1", 0))
+        return int(meeting.getsockname()[1])
+
+
+def together(world: int, work: Callable[[int], Any], seconds: float = 120) -> list[int]:
+    """Run `work(rank)` in processes that meet as torchrun would have them meet; return their exit codes."""
+    port = str(free_port())
+
+    def as_worker(rank: int) -> None:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1",
+                          MASTER_PORT=port)  # fmt: skip
+        work(rank)
+
+    children = [in_child(partial(as_worker, rank)) for rank in range(world)]
+    return [ended(child, seconds) for child in children]
 
 
 def same_state(one: Any, other: Any) -> bool:

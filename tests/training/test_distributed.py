@@ -12,32 +12,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.support.runs import HOST, SMALL, ended, in_child, small_run
+from tests.support import runs
+from tests.support.runs import HOST, SMALL, small_run
 from unsmooth import UnsmoothError
-from unsmooth.training.distributed import init_processes
 from unsmooth.training.run_dir import RunDir
+from unsmooth.utils.processes import init_processes
 
 MIXED = {**SMALL, "mixup": 0.8, "cutmix": 1.0, "erasing": 0.5, "repeated_augmentation": 3, "ema": 0.9, "accumulate": 2}
 
 
-def free_port() -> int:
-    with socket.socket() as meeting:
-        meeting.bind(("127.0.0.1", 0))
-        return int(meeting.getsockname()[1])
-
-
 def together(out, world, spec=HOST, fields=None, prepare=lambda: None):
-    """A run by several processes, which meet as torchrun would have them meet. `prepare` is called in each of them."""
-    port = str(free_port())
+    """A run by several processes. `prepare` is called in each of them."""
 
     def work(rank):
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1",
-                          MASTER_PORT=port)  # fmt: skip
         prepare()
         small_run(out, spec, fields)
 
-    children = [in_child(lambda rank=rank: work(rank)) for rank in range(world)]
-    return [ended(child) for child in children]
+    return runs.together(world, work)
 
 
 def lines(run):

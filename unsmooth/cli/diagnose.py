@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +22,7 @@ from unsmooth.errors import UnsmoothError, unknown
 
 if TYPE_CHECKING:
     from unsmooth.results.diagnosis import Diagnosis
+    from unsmooth.utils.processes import Processes
     from unsmooth.utils.progress import Progress
 
 REPORT, KIND = "report.html", "diagnosis"
@@ -57,7 +60,8 @@ def diagnose(
 ) -> None:  # fmt: skip
     """Measure whether, where and why the tokens of a model collapse.
 
-    Vitals are measured per block. Findings, a verdict and candidate remedies are derived from them.
+    Vitals are measured per block. Findings, a verdict and candidate remedies are derived from them. Several processes
+    share the images: torchrun --nproc-per-node 4 -m unsmooth diagnose …
     """
     from unsmooth.report.tables import as_rich
     from unsmooth.results.diagnosis import Diagnosis
@@ -72,7 +76,8 @@ def diagnose(
     if all(spec.endswith(".json") for spec in specs):
         _check_measured(context)
     diagnoses = []
-    with show_progress(log=True) as progress:
+    primary = os.environ.get("RANK", "0") == "0"  # only the first of several processes prints and writes
+    with show_progress(None if primary else False, log=primary) as progress, _processes(settings.device) as processes:
         for i, spec in enumerate(specs):
             if spec.endswith(".json"):
                 diagnoses.append(Diagnosis.from_json(spec))
@@ -86,8 +91,11 @@ def diagnose(
                     spec, images, command=command_line(context),
                     progress=partial(_named, progress, of),
                     settings=replace(settings, checkpoint=checkpoint[i] if checkpoint else None),
+                    processes=processes(),
                 )
             )  # fmt: skip
+        if not primary:
+            return
         if out is not None:
             progress("report", 0, None)
         written = [] if out is None else _write_report(diagnoses, out, format)
@@ -102,6 +110,24 @@ def diagnose(
                 show([Text("Compared with the first:", style="bold"), *diagnoses[0].compare(diagnosis).lines()])
     for path in written:
         echo(f"wrote {path}")
+
+
+@contextmanager
+def _processes(device: str) -> Iterator[Callable[[], Processes]]:
+    """A function that joins the processes of torchrun when it is first called. They are left at the end."""
+    with ExitStack() as joined:
+
+        @cache
+        def join() -> Processes:
+            from unsmooth.utils.processes import ALONE, init_processes
+
+            if os.environ.get("WORLD_SIZE", "1") == "1":
+                return ALONE
+            processes = init_processes(device)
+            joined.callback(processes.close)
+            return processes
+
+        yield join
 
 
 def _named(report: Progress, of: str, stage: str, done: float, total: float | None) -> None:

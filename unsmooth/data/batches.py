@@ -32,11 +32,12 @@ class TrainingBatches:
 
     def __init__(self, items: ItemDataset, batch_size: int, seed: int, repeats: int = 0, workers: int = 0,
                  rank: int = 0, world: int = 1, pin: bool = False) -> None:  # fmt: skip
+        self.stream: StreamBatches | None = None
         self.sampler = EpochSampler(items.count, batch_size, seed, repeats, process_share(batch_size, rank, world))
         if isinstance(items, ImageDataset) and isinstance(items.images, Stream):
             # Not persistent: new workers read the epoch and the start from the sampler.
-            batches = StreamBatches(items, self.sampler)
-            self.loader = _loader(batches, workers, pin, batch_size=None, collate_fn=_identity)
+            self.stream = StreamBatches(items, self.sampler, workers)
+            self.loader = _loader(self.stream, workers, pin, batch_size=None, collate_fn=_identity)
         else:
             self.loader = _indexed_loader(items, self.sampler, workers, pin)
 
@@ -48,7 +49,8 @@ class TrainingBatches:
     def from_step(self, epoch: int, start: int) -> Iterator[Any]:
         """Batches of an epoch from a step on."""
         self.sampler.epoch, self.sampler.start = epoch, start
-        return _raise_fatal(iter(self.loader))
+        batches = _raise_fatal(iter(self.loader))
+        return batches if self.stream is None else self.stream.merged(batches)
 
 
 class EvaluationBatches:
@@ -67,8 +69,10 @@ class EvaluationBatches:
 def evaluation_batches(
     items: ItemDataset, batch_size: int, workers: int = 0, rank: int = 0, world: int = 1, pin: bool = False
 ) -> EvaluationBatches:
-    """Every item once, in order. With several processes, each takes every `world`-th item."""
+    """Every item once, in order. With several processes, each takes every `world`-th item, or its part of a stream."""
     indices = list(range(rank, items.count, world))
+    if isinstance(items, ImageDataset) and isinstance(items.images, Stream):  # no process reads another's shards
+        indices = list(range(items.count * rank // world, items.count * (rank + 1) // world))
     keys: list[list[Key]] = [
         [(i, None) for i in indices[start : start + batch_size]] for start in range(0, len(indices), batch_size)
     ]

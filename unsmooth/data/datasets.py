@@ -11,8 +11,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from unsmooth.data.images import ImageReadError, Images, ImageSource, as_images, convert_channels, evenly_spaced
+from unsmooth.data.images import ImageReadError, Images, ImageSource, convert_channels, evenly_spaced
 from unsmooth.data.items import TensorBatch
+from unsmooth.data.random_access import as_images
 from unsmooth.data.sampling import ITEM, derive_seed, epoch_order, seed_everything
 from unsmooth.errors import UnsmoothError
 

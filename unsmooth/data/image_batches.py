@@ -19,6 +19,7 @@ from unsmooth.data.sources import open_images
 from unsmooth.data.transforms import preprocessing
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.inputs import NAMED, input_shape, wrong_input
+from unsmooth.utils.processes import Processes
 
 LIMIT = 512  # default number of images
 SMALL = 16  # largest input side for which digits are the default images
@@ -33,10 +34,13 @@ class NamedImages:
     images: Tensor
     labels: Tensor | None = None
     names: list[str] = field(default_factory=list)
+    before: int | None = None  # valid images before these, in all processes; None: as many as this process has seen
 
     def part(self, which: slice) -> NamedImages:
         """Some of the images."""
-        return NamedImages(self.images[which], None if self.labels is None else self.labels[which], self.names[which])
+        labels = None if self.labels is None else self.labels[which]
+        before = None if self.before is None else self.before + (which.start or 0)
+        return NamedImages(self.images[which], labels, self.names[which], before)
 
 
 @dataclass
@@ -65,9 +69,37 @@ class ImageBatches:
     def __iter__(self) -> Iterator[NamedImages]:
         self.skipped = {}
         seen = 0
-        for batch in self._batches(self):
+        for batch in self._batches(self, 0, 1):
             seen += len(batch.images)
             yield batch
+        self.check_valid(seen)
+
+    def share(self, processes: Processes) -> Iterator[NamedImages]:
+        """The batches of one process: every `world`-th one. Other images are not read, except from a loader.
+
+        A broken image leaves its batch smaller, since the next image may be another process's. After each round, all
+        processes know how many images were valid; the last round also tells every process which were not.
+        """
+        if processes.world == 1:
+            yield from self
+            return
+        self.skipped, seen = {}, 0
+        own = self._batches(self, processes.rank, processes.world)
+        while True:
+            batch = next(own, None)
+            counts = processes.gather(None if batch is None else len(batch.images))
+            if all(count is None for count in counts):
+                break
+            if batch is not None and len(batch.images):
+                batch.before = seen + sum(count or 0 for count in counts[: processes.rank])
+                yield batch
+            seen += sum(count or 0 for count in counts)
+        for skipped in processes.gather(self.skipped):
+            self.skipped |= skipped
+        self.check_valid(seen)
+
+    def check_valid(self, seen: int) -> None:
+        """Raise if no image was valid."""
         if not seen:
             first = next(iter(self.skipped.items()), None)
             reason = f": all {len(self.skipped)} are broken. First: {first[0]}: {first[1]}" if first else ""
@@ -122,9 +154,9 @@ def image_batches(
         images = source
         _check(model, images, size)
 
-        def slices(self: ImageBatches) -> Iterator[NamedImages]:
+        def slices(self: ImageBatches, rank: int, world: int) -> Iterator[NamedImages]:
             last = len(images) if limit is None else min(limit, len(images))
-            for start in range(0, last, batch_size):
+            for start in range(rank * batch_size, last, world * batch_size):
                 batch = images[start : min(start + batch_size, last)]
                 yield NamedImages(batch, names=[f"image {start + i}" for i in range(len(batch))])
 
@@ -143,11 +175,12 @@ def _from_images(
     count = images.count if limit is None else min(limit, images.count)
     indices = evenly_spaced(images.count, count)
 
-    def batches(self: ImageBatches) -> Iterator[NamedImages]:
+    def read(self: ImageBatches, chosen: Iterable[int]) -> Iterator[NamedImages]:
+        """Full batches of those that are valid, and what remains."""
         tensors: list[Tensor] = []
         names: list[str] = []
         labels: list[int] = []
-        for i in indices:
+        for i in chosen:
             try:
                 tensors.append(transform(convert_channels(images.load(i), size[0])))
             except (ImageReadError, OSError) as error:
@@ -161,6 +194,13 @@ def _from_images(
                 tensors, names, labels = [], [], []
         if tensors:
             yield NamedImages(torch.stack(tensors), torch.tensor(labels) if labels else None, names)
+
+    def batches(self: ImageBatches, rank: int, world: int) -> Iterator[NamedImages]:
+        if world == 1:
+            yield from read(self, indices)
+            return
+        for start in range(rank * batch_size, count, world * batch_size):
+            yield next(read(self, indices[start : start + batch_size]), NamedImages(torch.empty(0)))
 
     return ImageBatches(images.name, size, config.mean, config.std, count, batch_size, batches)
 
@@ -185,8 +225,8 @@ def _not_images(model: nn.Module, source: ImageInput) -> ImageInput:
 def _from_loader(
     model: nn.Module, source: Iterable[Any], size: tuple[int, ...], batch_size: int, limit: int | None
 ) -> ImageBatches:
-    def batches(self: ImageBatches) -> Iterator[NamedImages]:
-        seen = 0
+    def batches(self: ImageBatches, rank: int, world: int) -> Iterator[NamedImages]:
+        seen, n = 0, 0
         for images in source:
             labels: Any = None
             if isinstance(images, dict):
@@ -208,7 +248,9 @@ def _from_loader(
             for start in range(0, len(images), batch_size):
                 rows = slice(start, start + batch_size)
                 names = [f"image {seen + start + i}" for i in range(len(images[rows]))]
-                yield NamedImages(images[rows], None if labels is None else labels[rows], names)
+                if n % world == rank:
+                    yield NamedImages(images[rows], None if labels is None else labels[rows], names)
+                n += 1
             seen += len(images)
             if limit is not None and seen >= limit:
                 return

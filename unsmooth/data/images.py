@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,6 +57,21 @@ class Example:
 
 
 @dataclass(frozen=True)
+class Shards:
+    """Parts of a stream that can be read on their own.
+
+    Attributes:
+        count: Number of shards.
+        read: Iterates over the examples of shard i.
+        lengths: Numbers of examples; None if unknown.
+    """
+
+    count: int
+    read: Callable[[int], Iterator[Example]]
+    lengths: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Stream:
     """Images that can only be read sequentially.
 
@@ -69,6 +83,7 @@ class Stream:
         labelled: Whether the examples have labels.
         num_classes: Number of classes, which labels must be below; 0 if unknown.
         read_labels: Reads the set of labels without the images, if that is possible.
+        shards: Its shards, if it consists of several.
     """
 
     name: str
@@ -78,32 +93,10 @@ class Stream:
     labelled: bool = True
     num_classes: int = 0
     read_labels: Callable[[], set[int]] | None = None
+    shards: Shards | None = None
 
 
 ImageSource = Images | Stream
-
-
-def as_images(source: ImageSource) -> Images:
-    """Random access to a source. In a stream, a lower index than the last one restarts from the beginning."""
-    if isinstance(source, Images):
-        return source
-    if not source.count:
-        raise missing_count(source)
-    position, example, rest, process = -1, None, source.examples(None), os.getpid()
-
-    def read(index: int) -> Example:
-        nonlocal position, example, rest, process
-        if index < position or process != os.getpid():  # a forked process would share the position in the file
-            position, example, rest, process = -1, None, source.examples(None), os.getpid()
-        while position < index:
-            position, example = position + 1, next(rest, None)
-            if example is None:
-                raise UnsmoothError(f"{source.name} has {position} images, fewer than the expected {source.count}")
-        assert example is not None
-        return example
-
-    return Images(source.name, source.count, lambda i: read(i).load(), lambda i: read(i).name,
-                  (lambda i: read(i).label) if source.labelled else None, source.classes)  # fmt: skip
 
 
 def missing_count(stream: Stream) -> UnsmoothError:

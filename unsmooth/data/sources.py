@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from unsmooth.data.images import SUFFIXES, Images, ImageSource, as_images, images_from_array, read_image
+from unsmooth.data.images import SUFFIXES, Images, ImageSource, images_from_array, read_image
+from unsmooth.data.random_access import as_images
 from unsmooth.errors import UnsmoothError, first_line, printable
 
 TIMM_PREFIXES = ("torch/", "hfds/", "hfids/", "wds/", "tfds/")

@@ -1,29 +1,34 @@
-"""Training batches of a stream.
-
-Every process and worker reads the whole stream and decodes only its own images. So batches do not depend on the number
-of processes or workers, as with data that are read by index.
-"""
+"""Training batches of a stream: each worker of a process reads some of its lanes (`unsmooth.data.lanes`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, islice, repeat
-from typing import Any
+from itertools import islice
 
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from unsmooth.data.datasets import EpochSampler, ImageBatch, ImageDataset, Item, collate
 from unsmooth.data.images import Example, ImageReadError, Stream
-from unsmooth.data.sampling import ORDER, derive_seed
+from unsmooth.data.lanes import Lanes
 from unsmooth.errors import UnsmoothError
 
 
-class StreamBatches(IterableDataset[Any]):
-    """Batches of an epoch from a given step on. A broken image is replaced by the next one of its batch."""
+class StreamBatches(IterableDataset[ImageBatch]):
+    """Batches of an epoch from a given step on. A broken image is replaced by the next one of its lane and batch.
 
-    def __init__(self, dataset: ImageDataset, sampler: EpochSampler) -> None:
+    Workers are divided into groups. Each group yields the images of its own lanes; `merged` puts them together. The
+    workers of a group take turns.
+    """
+
+    def __init__(self, dataset: ImageDataset, sampler: EpochSampler, workers: int = 0) -> None:
         assert isinstance(dataset.images, Stream)
         self.dataset, self.sampler, self.stream = dataset, sampler, dataset.images
+        self.lanes = Lanes(self.stream, sampler.batch_size, sampler.steps, sampler.repeats)
+        own = sorted({self.lanes.lane_of[place] for place in sampler.share})
+        groups = min(max(1, workers), len(own))
+        self.groups = [own[len(own) * g // groups : len(own) * (g + 1) // groups] for g in range(groups)]
+        self.places = [[p for p in sampler.share if self.lanes.lane_of[p] in group] for group in self.groups]
 
     def __iter__(self) -> Iterator[ImageBatch]:
         try:
@@ -31,31 +36,45 @@ class StreamBatches(IterableDataset[Any]):
         except UnsmoothError as error:  # raised in a worker, it would come with the traceback of the worker
             yield collate([Item(None, -1, -1, {}, str(error))])
 
+    def merged(self, parts: Iterator[ImageBatch]) -> Iterator[ImageBatch]:
+        """Batches of the process, from those of its groups in turn."""
+        place = [p for places in self.places for p in places]
+        order = torch.tensor([place.index(p) for p in self.sampler.share])
+        while batch := list(islice(parts, len(self.groups))):
+            skipped = {name: reason for part in batch for name, reason in part.skipped.items()}
+            images, labels, indices = (
+                torch.cat([getattr(part, name) for part in batch])[order] for name in ("images", "labels", "indices")
+            )
+            yield ImageBatch(images, labels, indices, skipped)
+
     def _batches(self, epoch: int, start: int) -> Iterator[ImageBatch]:
-        sampler, size = self.sampler, self.sampler.batch_size
+        sampler, lanes = self.sampler, self.lanes
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        examples = self.stream.examples(derive_seed(ORDER, sampler.seed, epoch))
-        if sampler.repeats > 1:
-            examples = chain.from_iterable(repeat(example, sampler.repeats) for example in examples)
-        self._skip(examples, start * size)
+        turn, group = divmod(worker, len(self.groups))
+        turns = workers // len(self.groups)
+        if turn >= turns:
+            return
+        examples = {lane: lanes.examples(lane, sampler.seed, epoch, start) for lane in self.groups[group]}
         for step in range(start, sampler.steps):
-            if (step - start) % workers != worker:
-                self._skip(examples, size)
-                continue
-            batch = list(islice(examples, size))
-            self._check_length(len(batch), size)
-            yield collate([self._item(batch, epoch, position) for position in sampler.positions(step)])
+            drawn = {lane: list(islice(rows, len(lanes.places[lane]))) for lane, rows in examples.items()}
+            for lane, rows in drawn.items():
+                self._check_length(len(rows), len(lanes.places[lane]))
+            if (step - start) % turns == turn:
+                yield collate([self._item(drawn, epoch, step, place) for place in self.places[group]])
 
-    def _item(self, batch: list[Example], epoch: int, position: int) -> Item:
-        seed, skipped = self.sampler.item_seed(epoch, position), dict[str, str]()
-        for offset in range(len(batch)):
-            i = (position + offset) % len(batch)
-            item = self._read(batch[i], position - position % len(batch) + i, seed)
+    def _item(self, drawn: dict[int, list[Example]], epoch: int, step: int, place: int) -> Item:
+        lane, first = self.lanes.lane_of[place], step * self.sampler.batch_size
+        places, examples = self.lanes.places[lane], drawn[lane]
+        seed, skipped = self.sampler.item_seed(epoch, first + place), dict[str, str]()
+        for offset in range(len(examples)):
+            i = (places.index(place) + offset) % len(examples)
+            item = self._read(examples[i], first + places[i], seed)
             skipped |= item.skipped
             if item.image is not None or item.fatal:
                 return item._replace(skipped=skipped)
-        return Item(None, -1, position, skipped, f"{self.stream.name}: all {len(batch)} images of a batch are broken")
+        count = len(examples)
+        return Item(None, -1, first + place, skipped, f"{self.stream.name}: all {count} images of a batch are broken")
 
     def _read(self, example: Example, index: int, seed: int) -> Item:
         classes = self.stream.num_classes
@@ -68,9 +87,6 @@ class StreamBatches(IterableDataset[Any]):
             if self.dataset.strict:
                 return Item(None, -1, index, {}, self.dataset.strict_error(example.name, error))
             return Item(None, -1, index, {example.name: str(error)})
-
-    def _skip(self, examples: Iterator[Example], count: int) -> None:
-        self._check_length(sum(1 for _ in islice(examples, count)), count)
 
     def _check_length(self, length: int, expected: int) -> None:
         if length < expected:

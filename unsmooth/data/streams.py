@@ -1,7 +1,6 @@
 """Streamed datasets: WebDataset shards, Hugging Face streams and TFRecord files.
 
-Shards are shuffled, and examples are shuffled in a buffer. The order depends on the seed alone, not on the number of
-readers: every process and worker reads the whole stream and decodes its own images.
+`unsmooth.data.lanes` decides which process and worker reads which shards, and in which order.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 
 from PIL import Image
 
-from unsmooth.data.images import Example, ImageReadError, Stream, read_image
+from unsmooth.data.images import Example, ImageReadError, Shards, Stream, read_image
 from unsmooth.data.timm_names import DataName, find_columns, open_or_raise, read_hf_image
 from unsmooth.errors import UnsmoothError, first_line
 
@@ -58,10 +57,10 @@ def open_webdataset(name: DataName, root: str | None) -> Stream:
         raise UnsmoothError(f"{name.text}: the shard {missing} does not exist")
 
     @cache
-    def scan() -> tuple[int, set[int]]:
-        """Number of examples and set of labels, read from the label files of each shard."""
-        labels = [label for path in paths for label in _shard_labels(path, key)]
-        return len(labels), set(labels)
+    def scan() -> tuple[tuple[int, ...], set[int]]:
+        """Numbers of examples and set of labels, read from the label files of each shard."""
+        labels = [list(_shard_labels(path, key)) for path in paths]
+        return tuple(map(len, labels)), {label for shard in labels for label in shard}
 
     def examples(seed: int | None) -> Iterator[Example]:
         order = list(paths)
@@ -69,9 +68,13 @@ def open_webdataset(name: DataName, root: str | None) -> Stream:
             random.Random(seed).shuffle(order)
         return shuffled(_shard_examples(order, key), seed)
 
-    count = reader.num_samples or (scan()[0] if local else 0)
+    lengths: tuple[int, ...] | None = tuple(reader.split_info.shard_lengths or ())
+    if key or len(lengths or ()) != len(paths):  # other labels leave examples out
+        lengths = scan()[0] if local and (len(paths) > 1 or not reader.num_samples) else None
+    count = reader.num_samples or sum(lengths or ())
+    shards = Shards(len(paths), lambda i: _shard_examples([paths[i]], key), lengths)
     return Stream(name.text, count, examples, num_classes=name.classes,
-                  read_labels=(lambda: scan()[1]) if local else None)  # fmt: skip
+                  read_labels=(lambda: scan()[1]) if local else None, shards=shards)  # fmt: skip
 
 
 def _shard_labels(path: str, key: str) -> Iterator[int]:
@@ -134,16 +137,20 @@ def open_hf_stream(name: DataName, root: str | None) -> Stream:
     table = table.cast_column(image, datasets.Image(decode=False))
     info = builder.info.splits and builder.info.splits.get(split)
 
-    def examples(seed: int | None) -> Iterator[Example]:
-        rows = table if seed is None else table.shuffle(seed=seed, buffer_size=BUFFER)
+    def read(rows: Any, part: str = "") -> Iterator[Example]:
         # In batches of one, since plain iteration would give each worker other shards.
         for n, batch in enumerate(rows.iter(batch_size=1)):
             cell = batch[image][0]
-            item = cell.get("path") or f"{name.text}[{n}]"
+            item = cell.get("path") or f"{name.text}{part}[{n}]"
             yield Example(partial(read_hf_image, cell), -1 if label is None else int(batch[label][0]), item)
 
+    def examples(seed: int | None) -> Iterator[Example]:
+        return read(table if seed is None else table.shuffle(seed=seed, buffer_size=BUFFER))
+
     count = name.count or (info.num_examples if info else 0) or 0
-    return Stream(name.text, count, examples, classes, label is not None, name.classes)
+    parts = int(table.num_shards)
+    shards = Shards(parts, lambda i: read(table.shard(parts, i), f" shard {i}"))
+    return Stream(name.text, count, examples, classes, label is not None, name.classes, shards=shards)
 
 
 def open_tfds(name: DataName, root: str | None) -> Stream:
@@ -158,19 +165,26 @@ def open_tfds(name: DataName, root: str | None) -> Stream:
     if kind != "tfrecord":
         raise UnsmoothError(f"{name.text} has files of format {kind}. Prepare it with file_format=tfrecord.")
 
+    files = list(split.file_instructions)
+
+    def read(part: Any) -> Iterator[Example]:
+        for n, record in islice(enumerate(_records(part.filename)), part.skip, part.skip + part.take):
+            row = features.deserialize_example_np(record, decoders={"image": tfds.decode.SkipDecoding()})
+            item = f"{os.path.basename(part.filename)}[{n}]"
+            yield Example(partial(read_image, row["image"]), int(row["label"]), item)
+
     def rows(seed: int | None) -> Iterator[Example]:
-        parts = list(split.file_instructions)
+        parts = list(files)
         if seed is not None:
             random.Random(seed).shuffle(parts)
-        for part in parts:
-            for n, record in islice(enumerate(_records(part.filename)), part.skip, part.skip + part.take):
-                row = features.deserialize_example_np(record, decoders={"image": tfds.decode.SkipDecoding()})
-                item = f"{os.path.basename(part.filename)}[{n}]"
-                yield Example(partial(read_image, row["image"]), int(row["label"]), item)
+        return (example for part in parts for example in read(part))
 
     classes = tuple(getattr(features["label"], "names", ()) or ())
+    # `take` may be -1 for all of a file.
+    lengths = tuple(int(part.take) if part.take >= 0 else part.examples_in_shard - part.skip for part in files)
+    shards = Shards(len(files), lambda i: read(files[i]), lengths)
     return Stream(name.text, name.count or split.num_examples, lambda seed: shuffled(rows(seed), seed), classes,
-                  num_classes=name.classes)  # fmt: skip
+                  num_classes=name.classes, shards=shards)  # fmt: skip
 
 
 def _records(path: Any) -> Iterator[bytes]:

@@ -57,13 +57,13 @@ def describe_weights(
         file = checkpoint / WEIGHTS if checkpoint.is_dir() else checkpoint
         return Weights("file", str(checkpoint), sha256=_digest_of_file(file))
     if isinstance(given, nn.Module):
-        return Weights("object", sha256=_digest_of_tensors(model))
+        return Weights("object", sha256=digest_of_tensors(model))
     if Path(given).is_dir():
         return Weights("folder", str(given), sha256=_digest_of_file(Path(given) / WEIGHTS))
     host = parse(str(given)).host
     if pretrained or (host is not None and host.options.get(PRETRAINED)):
         name = "" if host is None else host.name
-        return Weights("pretrained", name, _tag_of(model), _digest_of_tensors(model))
+        return Weights("pretrained", name, _tag_of(model), digest_of_tensors(model))
     return Weights("none")
 
 
@@ -79,7 +79,8 @@ def _digest_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST]
 
 
-def _digest_of_tensors(model: nn.Module) -> str:
+def digest_of_tensors(model: nn.Module) -> str:
+    """The start of the SHA-256 of the names and the bytes of all weights."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())

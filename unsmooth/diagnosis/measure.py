@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from unsmooth.hosts.token_layout import as_tokens, distances, extent_of, grid_of
 from unsmooth.results.measured import Series, Spread
 from unsmooth.seam.intercept import AttentionCall
 from unsmooth.utils.precision import full, without_autocast
+from unsmooth.utils.processes import ALONE, Processes
 from unsmooth.utils.threads import one_thread
 from unsmooth.vitals.base import (
     LARGEST_MAPS,
@@ -72,6 +74,7 @@ def measure(
     progress: Callable[[int], None] | None = None,
     requested: Iterable[str] = (),
     most: int | None = None,
+    processes: Processes = ALONE,
 ) -> Measurements:
     """Run batches through a model and measure vitals.
 
@@ -85,6 +88,8 @@ def measure(
         progress: Called with the number of images of each batch.
         requested: Vitals that the caller named. These are measured on more images, and even where they are expensive.
         most: Maximum number of images whose maps and decompositions are computed, for vitals that are not requested.
+        processes: Processes that measure different batches of the same images. The primary one returns the result of
+            all of them, the others only their own.
     """
     indices = set(range(len(anatomy.blocks)) if blocks is None else blocks)
     pass_ = _Pass(anatomy, list(vitals), indices, prefix, set(requested), most)
@@ -97,6 +102,9 @@ def measure(
                     pass_.run(model, batch.part(slice(i, i + 1)))
             if progress is not None:
                 progress(len(batch.images))
+    if processes.world > 1:
+        for other in processes.collect(pass_.kept())[1:]:
+            pass_.merge(other)
     return pass_.result()
 
 
@@ -154,6 +162,18 @@ def _singular_or_nan(x: Tensor) -> Tensor:
     return values
 
 
+class _Kept(NamedTuple):
+    """What a process keeps of its batches."""
+
+    moments: dict[tuple[str, str, int], Moments]
+    collectors: list[Collector]
+    skipped: dict[str, dict[int, str]]
+    broken: tuple[int, str] | None
+    broken_at: int
+    images: int
+    packed: bool
+
+
 class _Pass:
     """State of one pass: callbacks of the probe above, helpers that call vitals below."""
 
@@ -175,7 +195,9 @@ class _Pass:
         self.moments: dict[tuple[str, str, int], Moments] = {}
         self.skipped: dict[str, dict[int, str]] = {vital.key: {} for vital in vitals}
         self.broken: tuple[int, str] | None = None
-        self.images_done = 0  # in earlier batches
+        self.broken_at = 0  # images before the batch that showed it
+        self.images_done = 0  # in earlier batches of this process
+        self.position = 0  # in earlier batches of all processes
         self.packed = False
 
     def run(self, model: nn.Module, batch: NamedImages) -> None:
@@ -188,6 +210,7 @@ class _Pass:
     def begin_batch(self, batch: NamedImages) -> None:
         self.size = extent_of(batch.images, self.anatomy)
         self.batch = len(batch.images)
+        self.position = self.images_done if batch.before is None else batch.before
         self.first: Tensor | None = None
         self.before: Tensor | None = None
         self.decomposed: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # in this block
@@ -208,7 +231,7 @@ class _Pass:
     def on_residual(self, block: Block, branch: str, x: Tensor, f: Tensor, out: Tensor) -> None:
         if self.broken is None and not _all_finite(f):
             where = {"attn": "attention branch", "mlp": "MLP branch"}.get(branch, "a branch")
-            self.broken = (block.index, where)
+            self.broken, self.broken_at = (block.index, where), self.position
         if block.index not in self.blocks or branch not in ("attn", "mlp"):
             return
         x, f, out = (self.tokens(block, t) for t in (x, f, out))
@@ -263,7 +286,7 @@ class _Pass:
         with_prefix = _with_doubles(x)
         x = self.tokens(block, x)
         if self.broken is None and not _all_finite(x):
-            self.broken = (block.index, "block")
+            self.broken, self.broken_at = (block.index, "block"), self.position
         if block.index not in self.blocks:
             return
         for vital, k in self.due("tokens"):
@@ -320,7 +343,7 @@ class _Pass:
 
     def rest(self, sample: int | None, k: int) -> int:
         """How many of the next `k` images belong to a sample."""
-        return k if sample is None else min(k, sample - self.images_done)
+        return k if sample is None else min(k, sample - self.position)
 
     def affordable(self, vital: Vital, block: Block, attention: Attention, k: int) -> int:
         """Number of images whose maps a vital may compute or decompose: fewer for larger maps."""
@@ -469,6 +492,23 @@ class _Pass:
                     for part, values in parts.items():
                         self.add(vital.key, part, block, values)
         self.images_done += self.batch
+
+    def kept(self) -> _Kept:
+        collectors = [collector for _, collector in self.collectors]
+        return _Kept(self.moments, collectors, self.skipped, self.broken, self.broken_at, self.images_done, self.packed)
+
+    def merge(self, other: _Kept) -> None:
+        """Add what another process has measured on other batches."""
+        for key, moments in other.moments.items():
+            self.moments.setdefault(key, Moments()).merge(moments)
+        for (_, own), collector in zip(self.collectors, other.collectors, strict=True):
+            own.merge(collector)
+        for name, reasons in other.skipped.items():
+            self.skipped[name] |= reasons
+        if other.broken is not None and (self.broken is None or other.broken_at < self.broken_at):
+            self.broken, self.broken_at = other.broken, other.broken_at
+        self.images_done += other.images
+        self.packed |= other.packed
 
     def result(self) -> Measurements:
         depth = len(self.anatomy.blocks)

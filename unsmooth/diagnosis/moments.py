@@ -39,6 +39,14 @@ class Moments:
         square = np.square(np.where(finite, numbers - mean, 0)).sum(axis=0)
         low = np.where(finite, numbers, np.inf).min(axis=0)
         high = np.where(finite, numbers, -np.inf).max(axis=0)
+        self._join(count, mean, square, low, high)
+
+    def merge(self, other: Moments) -> None:
+        """Add the numbers that another one has seen, as Chan, Golub and LeVeque do."""
+        if other.count is not None:
+            self._join(other.count, other.mean, other.square, other.low, other.high)
+
+    def _join(self, count: Array, mean: Array, square: Array, low: Array, high: Array) -> None:
         if self.count is None:
             self.count, self.mean, self.square, self.low, self.high = count, mean, square, low, high
             return

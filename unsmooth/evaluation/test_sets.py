@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from unsmooth.data.images import SUFFIXES, Images, Stream, as_images, evenly_spaced, subset
+from unsmooth.data.images import SUFFIXES, Images, Stream, evenly_spaced, subset
+from unsmooth.data.random_access import as_images
 from unsmooth.data.sources import TIMM_PREFIXES, open_images, read_npz
 from unsmooth.data.splits import VALIDATION, open_splits
 from unsmooth.errors import UnsmoothError

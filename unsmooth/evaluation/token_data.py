@@ -13,7 +13,8 @@ from torch import Tensor
 
 from unsmooth.data.batches import evaluation_batches
 from unsmooth.data.datasets import ImageDataset
-from unsmooth.data.images import as_images, evenly_spaced, subset
+from unsmooth.data.images import evenly_spaced, subset
+from unsmooth.data.random_access import as_images
 from unsmooth.data.splits import Splits, open_splits
 from unsmooth.data.transforms import Preprocessing
 from unsmooth.errors import UnsmoothError

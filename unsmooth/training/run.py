@@ -8,10 +8,12 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from unsmooth.data.batches import TrainingBatches, evaluation_batches
 from unsmooth.errors import Interrupted, UnsmoothError
@@ -23,13 +25,13 @@ from unsmooth.spec import ModelSpec
 from unsmooth.tasks.base import Score, Task, TaskRequest
 from unsmooth.tasks.registry import CLASSIFICATION, open_task
 from unsmooth.training.checkpoint import read_state, write_state
-from unsmooth.training.distributed import Processes, init_processes
 from unsmooth.training.observer import NullObserver, Observer
 from unsmooth.training.run_dir import RunDir
 from unsmooth.training.run_record import check_batch_size, check_process_shares, run_settings
 from unsmooth.training.settings import TrainSettings
 from unsmooth.training.signals import StopFlag, graceful_shutdown
 from unsmooth.training.trainer import NotFinite, Trainer
+from unsmooth.utils.processes import Processes, init_processes
 
 MAX_NAME = 120  # characters of a default directory name
 
@@ -143,7 +145,7 @@ class _Run:
         self.monitor: Monitor | None = None
         if self.monitor_images is not None:
             self.monitor = Monitor(task.model, every=None, vitals=recipe.vitals)
-        self.trainer = Trainer(task, recipe, batches, seed, processes)
+        self.trainer = Trainer(task, recipe, batches, seed, processes, settings.shard)
         self.best: dict[str, Any] = {"epoch": 0, task.primary_metric: float("-inf")}
         self.seconds, self.vitals_seconds = 0.0, 0.0
         self.last: Score | None = None  # of the last validation
@@ -193,9 +195,10 @@ class _Run:
                 raise self._interrupted()
             if not trainer.weights_finite():
                 raise self._diverged(None)
-            line = self._metrics()
-            trainer.next_epoch()
-            self.processes.on_primary(lambda line=line: self._record(line))  # type: ignore[misc]
+            with trainer.eval_model() as model:
+                line = self._metrics(model)
+                trainer.next_epoch()
+                self.processes.on_primary(partial(self._record, line, model))
             observer.epoch(line)
             self._checkpoint()
             if log is not None:
@@ -234,38 +237,42 @@ class _Run:
             "monitor": None if self.monitor is None else self.monitor.state_dict(),
         }))  # fmt: skip
 
-    def _metrics(self) -> dict[str, Any]:
+    def _metrics(self, model: nn.Module) -> dict[str, Any]:
         """Metrics of the epoch that ended: a line of metrics.jsonl."""
         trainer, recipe = self.trainer, self.recipe
         epoch = trainer.epoch + 1
         line: dict[str, Any] = {"epoch": epoch, "lr": trainer.lr, "train_loss": trainer.epoch_loss()}
         if self._validates(epoch):
-            self.last = self._validate()
+            self.last = self._validate(model)
             line |= self.last.epoch_metrics()
         if self.monitor_images is not None and epoch % recipe.vitals_every == 0:
             assert self.monitor is not None
             known = len(self.monitor.alarms)
-            measured = self.monitor.measure(self.monitor_images, epoch, trainer.eval_model)
+            measured = self.monitor.measure(self.monitor_images, epoch, model)
             line["vitals"] = {v.key: measured.vitals[v.key] for v in self.monitor.vitals if v.key in measured.vitals}
             if len(self.monitor.alarms) > known:
                 line["alarms"] = [asdict(alarm) for alarm in self.monitor.alarms[known:]]
             self.vitals_seconds += measured.seconds
         return line
 
-    def _record(self, line: Mapping[str, Any]) -> None:
+    def _record(self, line: Mapping[str, Any], model: nn.Module) -> None:
         """Write the metrics of an epoch, and its model if it is the best so far."""
         self.run_dir.add_metrics(line)
         name = self.task.primary_metric
         if self._validates(line["epoch"]) and self.last is not None and self.last.primary_metric > self.best[name]:
             self.best = {"epoch": line["epoch"], name: self.last.primary_metric}
-            self.task.save(self.trainer.eval_model, self.run_dir.best)
+            self.task.save(model, self.run_dir.best)
 
     def _validates(self, epoch: int) -> bool:
         return epoch % self.recipe.validate_every == 0 or epoch == self.recipe.epochs
 
     def _finish(self) -> dict[str, Any]:
+        with self.trainer.eval_model() as model:
+            return self._write_result(model)
+
+    def _write_result(self, model: nn.Module) -> dict[str, Any]:
         """Write the last model and the result."""
-        score = self.last if self.last is not None else self._validate()  # none if killed after the last checkpoint
+        score = self.last if self.last is not None else self._validate(model)  # none if killed after the last epoch
         summary, skipped = score.summary(), dict[str, str]()
         for reasons in self.processes.gather(self.trainer.skipped):
             skipped |= reasons
@@ -278,7 +285,7 @@ class _Run:
         }  # fmt: skip
 
         def write_files() -> None:
-            self.task.save(self.trainer.eval_model, self.run_dir.last)
+            self.task.save(model, self.run_dir.last)
             self.task.save_predictions(score, self.run_dir.path)
             self.run_dir.write_result(result)
 
@@ -286,10 +293,10 @@ class _Run:
         shared: dict[str, Any] = self.processes.gather(result)[0]
         return shared
 
-    def _validate(self) -> Score:
+    def _validate(self, model: nn.Module) -> Score:
         """Score of the evaluated model on all validation items."""
         device = self.processes.device
-        score = self.task.score(self.trainer.eval_model, self.validation, device, self.recipe.amp)
+        score = self.task.score(model, self.validation, device, self.recipe.amp)
         return self.task.merge_scores(self.processes.gather(score))
 
     def _diverged(self, error: NotFinite | None) -> Diverged:

@@ -33,6 +33,10 @@ FIXED = ("task", "options", "spec", "data", "val_data", "seed", "checkpoint", "p
 ROUNDING = ("threads", "processes", "device")
 
 
+class Locked(UnsmoothError):
+    """Another process is training in the directory."""
+
+
 class RunDir:
     """Files of a run. One process at a time holds its lock.
 
@@ -119,9 +123,7 @@ class RunDir:
             _lock(self._lock)
         except OSError as error:
             self.release()
-            raise UnsmoothError(
-                f"another process is training in {self.path}. Wait for it, or use another --out."
-            ) from error
+            raise Locked(f"another process is training in {self.path}. Wait for it, or use another --out.") from error
         for temporary in self.path.rglob(".*.tmp"):  # left by a process that was killed while writing
             temporary.unlink(missing_ok=True)
         old = self.settings()

@@ -11,7 +11,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.recipes.recipe import Recipe
 from unsmooth.results.provenance import versions
 from unsmooth.tasks.base import Task
-from unsmooth.training.distributed import Processes
+from unsmooth.utils.processes import Processes
 
 
 def run_settings(task: Task, command: str = "") -> dict[str, Any]:

@@ -21,5 +21,6 @@ class TrainSettings:
     data_dir: FilePath | None = option("directory of timm dataset files", default=None)
     workers: int = option("worker processes that load images", default=0, low=0)
     device: str = option("device: cpu, cuda or cuda:N (default: cuda if available)", default="")
+    shard: bool = option("split weights and optimizer state over the processes of torchrun (FSDP2)", default=False)
     strict_data: bool = option("raise on a broken image instead of skipping it", default=False)
     save_every: float = option("seconds between checkpoints within an epoch", default=600.0, low=0)

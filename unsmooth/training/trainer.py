@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -23,8 +23,10 @@ from unsmooth.recipes.recipe import Recipe
 from unsmooth.surgery.auxiliary_loss import auxiliary_loss
 from unsmooth.tasks.base import Task
 from unsmooth.tasks.model_factory import without_decay
+from unsmooth.training import sharding
 from unsmooth.training.checkpoint import finite
-from unsmooth.training.distributed import Processes
+from unsmooth.utils.precision import local, whole
+from unsmooth.utils.processes import Processes
 
 
 class NotFinite(UnsmoothError):
@@ -48,6 +50,7 @@ class Trainer:
         batches: Training batches of this process.
         seed: Seed of the run.
         processes: This process among all processes.
+        shard: Whether several processes split the weights instead of each having all of them.
     """
 
     def __init__(
@@ -57,22 +60,30 @@ class Trainer:
         batches: TrainingBatches,
         seed: int,
         processes: Processes,
+        shard: bool = False,
     ) -> None:
         device = processes.device
         self.task, self.recipe, self.batches, self.seed, self.processes = task, recipe, batches, seed, processes
         self.model = model = task.model.to(device)
         task.to(device)
+        self.ema = ModelEmaV3(model, decay=recipe.ema, use_warmup=True) if recipe.ema else None
+        self.plain: sharding.PlainCopy | None = None
+        if shard and processes.world > 1:
+            sharding.check_shardable(model, recipe)
+            blocks = sharding.block_names(model)
+            self.plain = sharding.PlainCopy(model)
+            for whole_model in (model, self.ema.module) if self.ema is not None else (model,):
+                sharding.shard(whole_model, blocks, processes)
         self.optimizer = make_optimizer(model, recipe)
         self.schedule = create_scheduler_v2(
             self.optimizer, recipe.schedule, num_epochs=recipe.epochs, warmup_epochs=recipe.warmup_epochs,
             warmup_lr=recipe.warmup_lr, min_lr=recipe.min_lr, step_on_epochs=False, updates_per_epoch=batches.steps,
             decay_rate=1.0,  # timm's name for the power of poly; its default of 0.1 hardly decays
         )[0]  # fmt: skip
-        self.ema = ModelEmaV3(model, decay=recipe.ema, use_warmup=True) if recipe.ema else None
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.amp == "float16")
         self.runner: Any = model
         self.ddp: DistributedDataParallel | None = None
-        if processes.world > 1:
+        if processes.world > 1 and self.plain is None:
             ids = None if device.type == "cpu" else [device.index]
             unused = task.has_unused_parameters()
             self.ddp = self.runner = DistributedDataParallel(model, device_ids=ids, find_unused_parameters=unused)
@@ -83,10 +94,17 @@ class Trainer:
         self.sums = self._zeros()  # loss and images of this process in this epoch
         self.skipped: dict[str, str] = {}
 
-    @property
-    def eval_model(self) -> nn.Module:
-        """Model that is evaluated and saved: the weight average if there is one."""
-        return self.ema.module if self.ema is not None else self.model
+    @contextmanager
+    def eval_model(self) -> Iterator[nn.Module]:
+        """Model that is evaluated and saved: the weight average if there is one. Every process must enter it."""
+        model = self.ema.module if self.ema is not None else self.model
+        if self.plain is None:
+            yield model
+            return
+        try:
+            yield self.plain.fill(model)
+        finally:
+            self.plain.empty()
 
     @property
     def lr(self) -> float:
@@ -129,8 +147,9 @@ class Trainer:
         microbatches = batch.microbatches(min(recipe.accumulate, len(batch)))
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         for microbatch in microbatches:
-            sync = self.ddp.no_sync() if self.ddp is not None and microbatch is not microbatches[-1] else nullcontext()
-            with sync:
+            last = microbatch is microbatches[-1]
+            sharding.sync_gradients(self.model, last)
+            with self.ddp.no_sync() if self.ddp is not None and not last else nullcontext():
                 loss = self._loss(microbatch)
                 self.scaler.scale(loss * (len(microbatch) / len(batch))).backward()
             loss_sum += loss.detach() * len(microbatch)
@@ -147,7 +166,7 @@ class Trainer:
     def _check_and_clip(self) -> None:
         """Clip the gradient; raise if it is not finite, unless the fp16 scaler skips the step."""
         self.scaler.unscale_(self.optimizer)
-        norm = get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        norm = whole(get_total_norm([p.grad for p in self.parameters if p.grad is not None]))
         if not self.scaler.is_enabled() and not norm.isfinite():
             raise NotFinite("the gradient", self.epoch, self.step)
         if self.recipe.clip_grad:
@@ -160,23 +179,26 @@ class Trainer:
         return loss if auxiliary is None else loss + auxiliary
 
     def state(self) -> dict[str, Any]:
-        """State to resume from. It holds no random state: see `unsmooth.data.sampling`."""
-        return {
+        """State to resume from, in every process. It holds no random state: see `unsmooth.data.sampling`."""
+        state = {
             "epoch": self.epoch, "step": self.step, "sums": self.processes.total(self.sums).tolist(),
             "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
             "ema": self.ema.module.state_dict() if self.ema is not None else None,
             "scaler": self.scaler.state_dict(), "skipped": dict(self.skipped),
         }  # fmt: skip
+        return state if self.plain is None else sharding.gathered(state, self.processes.primary)
 
     def weights_finite(self) -> bool:
-        return finite(self.model.state_dict())
+        """Whether all weights are finite, in every process."""
+        own = {name: local(value) for name, value in self.model.state_dict().items()}
+        return not self.processes.any(not finite(own))[0]
 
     def restore(self, state: dict[str, Any]) -> None:
         self.epoch, self.step, self.skipped = state["epoch"], state["step"], dict(state["skipped"])
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.model.load_state_dict(sharding.scattered(state["model"], self.model))
+        self.optimizer.load_state_dict(sharding.scattered_optimizer(state["optimizer"], self.optimizer))
         if self.ema is not None:
-            self.ema.module.load_state_dict(state["ema"])
+            self.ema.module.load_state_dict(sharding.scattered(state["ema"], self.ema.module))
         if state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
         if self.processes.primary:  # the checkpoint has the sum over all processes

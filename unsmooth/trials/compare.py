@@ -16,7 +16,6 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.recipes.recipe import Recipe, resolve_fields, write_recipe
 from unsmooth.results.provenance import versions
 from unsmooth.results.trial import ArmSweep, Power, Trial, TrialData, TrialProvenance
-from unsmooth.training.distributed import init_processes
 from unsmooth.training.observer import OnProgress
 from unsmooth.trials.arms import plan_arms
 from unsmooth.trials.checks import check_run_directories, check_trial
@@ -32,6 +31,7 @@ from unsmooth.trials.start import measure_starts, start_of
 from unsmooth.trials.sweep import read_sweep, run_sweep, sweep_jobs, with_chosen
 from unsmooth.trials.verdict import trial_verdict
 from unsmooth.utils.files import write
+from unsmooth.utils.processes import init_processes
 from unsmooth.utils.progress import Progress, show_progress
 
 

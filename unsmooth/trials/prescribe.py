@@ -30,7 +30,6 @@ from unsmooth.results.trial import Trial, TrialData
 from unsmooth.spec import ModelSpec, parse, parse_item
 from unsmooth.surgery.storage import load
 from unsmooth.tasks.model_factory import build
-from unsmooth.training.distributed import init_processes
 from unsmooth.training.observer import OnProgress
 from unsmooth.training.run_dir import RunDir
 from unsmooth.trials.arms import PlannedArm
@@ -43,6 +42,7 @@ from unsmooth.trials.runner import Job, run_jobs
 from unsmooth.trials.runs import OnStage, TrialRuns
 from unsmooth.trials.settings import CompareSettings, PrescribeSettings
 from unsmooth.trials.sweep import HELD_OUT, OPTIONS
+from unsmooth.utils.processes import init_processes
 from unsmooth.utils.progress import Progress
 
 ILL = ("suspicious", "collapsing", "collapsed")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from unsmooth.results.trial import Stopping
 from unsmooth.training.observer import OnProgress
 from unsmooth.trials.measure import differences
-from unsmooth.trials.runner import run_jobs
 from unsmooth.trials.runs import OnStage, TrialRuns
 from unsmooth.trials.sequential import FIRST_LOOK, stopping
+from unsmooth.trials.start_runs import start_runs
 
 Failures = dict[str, str]  # reason by name of the run
 
@@ -25,12 +25,12 @@ def train_runs(
         jobs = runs.jobs(runs.seeds)
         planned = len(runs.arms) * len(runs.seeds)
         report_stage(f"training {len(jobs)} of {planned} runs" if jobs else "all runs are done already")
-        return runs, run_jobs(jobs, settings.jobs, settings.device, on_progress), None
+        return runs, start_runs(jobs, settings, on_progress), None
     failures: Failures = {}
     for seed in runs.seeds:
         jobs = runs.jobs([seed])
         report_stage(f"seed {seed}: training {len(jobs)} of {len(runs.arms)} runs")
-        failures |= run_jobs(jobs, settings.jobs, settings.device, on_progress)
+        failures |= start_runs(jobs, settings, on_progress)
         if seed + 1 < FIRST_LOOK:
             continue
         state = look(runs, seed + 1, failures)

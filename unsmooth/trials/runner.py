@@ -72,7 +72,9 @@ def run_jobs(jobs: Sequence[Job], parallel: int, device: str, on_progress: OnPro
     parallel = min(parallel, len(jobs))
     if parallel <= 1:
         return {
-            job.name: reason for job in jobs if (reason := _train(job, ProgressObserver(job.name, on_progress), device))
+            job.name: reason
+            for job in jobs
+            if (reason := train_job(job, ProgressObserver(job.name, on_progress), device))
         }
     context = multiprocessing.get_context("spawn")
     progress, devices = context.SimpleQueue(), context.SimpleQueue()
@@ -173,12 +175,13 @@ def _follow_parent() -> None:
 
 def _work(job: Job) -> str:
     worker = _worker.get()
-    return _train(
+    return train_job(
         job, ProgressObserver(job.name, lambda *report: worker.progress.put(report), REPORT_EVERY), worker.device
     )
 
 
-def _train(job: Job, observer: ProgressObserver, device: str) -> str:
+def train_job(job: Job, observer: ProgressObserver, device: str) -> str:
+    """Train a run; returns why it diverged, or ""."""
     try:
         train(**{"device": device, **job.arguments}, observer=observer)
     except Diverged as error:

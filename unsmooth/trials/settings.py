@@ -32,6 +32,12 @@ class CompareSettings:
     out: FilePath = option("trial directory", default=Path("trial"))
     seeds: int = option("runs per arm", default=3, low=1)
     jobs: int = option("runs trained at the same time", default=1, low=1)
+    cluster: Literal["none", "ray"] = option(
+        "where runs are trained: none (on this machine, --jobs at a time), or ray (all nodes of a Ray cluster)",
+        default="none",
+    )
+    run_cpus: float = option("CPUs of each run on a cluster", default=1.0, above=0)
+    run_gpus: float = option("GPUs of each run on a cluster", default=0.0, low=0)
     checkpoint: FilePath | None = option("trained host that every arm starts from: a file or a folder", default=None)
     pretrained: bool = option("start every arm from the library's pretrained weights", default=False)
     sweep: SweepText = option(

@@ -15,8 +15,9 @@ from unsmooth.recipes.recipe import Recipe
 from unsmooth.results.trial import ArmSweep, SweepRun
 from unsmooth.training.observer import OnProgress
 from unsmooth.trials.arms import PlannedArm
-from unsmooth.trials.runner import Job, run_jobs
+from unsmooth.trials.runner import Job
 from unsmooth.trials.runs import OnStage, TrialRuns
+from unsmooth.trials.start_runs import start_runs
 from unsmooth.utils.options import describe, read_text_values
 
 HELD_OUT = 0.1  # share of the training images of each class
@@ -90,7 +91,7 @@ def run_sweep(
     jobs = sweep_jobs(runs, sweep)
     if jobs:
         report_stage(f"sweep of {sweep.field}: training {len(jobs)} runs")
-    failures = run_jobs(list(jobs.values()), runs.settings.jobs, runs.settings.device, on_progress)
+    failures = start_runs(list(jobs.values()), runs.settings, on_progress)
     by_folder = {folder: failures[job.name] for folder, job in jobs.items() if job.name in failures}
     outcomes = [_outcome(runs, sweep, arm, by_folder) for arm in runs.arms]
     chosen = [

@@ -23,3 +23,9 @@ def whole(x: Tensor) -> Tensor:
     """A tensor that is sharded over processes (FSDP) as one; every process must call it."""
     gathered: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
     return gathered
+
+
+def local(x: Tensor) -> Tensor:
+    """The part of a sharded tensor that this process has; other tensors unchanged."""
+    part: Tensor = x.to_local() if hasattr(x, "to_local") else x
+    return part

@@ -145,6 +145,9 @@ class Collector:
         """Values per image, by block and part."""
         return {}
 
+    def merge(self, other: Any) -> None:
+        """Add what a collector of the same kind has kept, of other batches. Needed if `final` returns values."""
+
     def final(self) -> dict[int, dict[str, Any]]:
         """Values of the pass, by block and part."""
         return {}

@@ -83,6 +83,11 @@ class DepthProbe(Collector):
             self.labels.append(labels.cpu())
         return {}
 
+    def merge(self, other: DepthProbe) -> None:
+        for key, features in other.features.items():
+            self.features.setdefault(key, []).extend(features)
+        self.labels.extend(other.labels)
+
     def final(self) -> dict[int, dict[str, Any]]:
         if not self.labels:
             raise Undefined("it needs labels: a directory of class directories, or an .npz file with labels")

@@ -10,6 +10,8 @@ slightly below 0 or above 1.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -61,6 +63,17 @@ class LayerCKA(Collector):
                 if i <= j and grams[i].shape == grams[j].shape:
                     self.sums[i, j] = self.sums.get((i, j), torch.zeros(())) + unbiased_hsic(grams[i], grams[j])
         return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state that another process reads, which may not have this device."""
+        return {**self.__dict__, "sums": {pair: total.cpu() for pair, total in self.sums.items()}}
+
+    def merge(self, other: LayerCKA) -> None:
+        self.blocks = sorted({*self.blocks, *other.blocks})
+        for block, size in other.sizes.items():
+            self.sizes[block] = self.sizes.get(block, 0.0) + size
+        for pair, total in other.sums.items():
+            self.sums[pair] = self.sums.get(pair, torch.zeros(())) + total
 
     def cka(self, i: int, j: int) -> float:
         i, j = min(i, j), max(i, j)

@@ -1,4 +1,4 @@
-"""Processes that train one model together: a single one, or those that torchrun started.
+"""Processes that work together on one model: a single one, or those that torchrun started.
 
 torchrun starts its workers again after one died (--max-restarts), and they meet in a store that its agent keeps. That
 store still has the addresses of the processes before, so each start meets under a name of its own. (The variable
@@ -11,16 +11,17 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from unsmooth.errors import UnsmoothError, first_line
 from unsmooth.utils.devices import choose_device
 
+T = TypeVar("T")
 JOIN = timedelta(minutes=5)  # in which all processes must meet
 WORK = timedelta(minutes=30)  # in which all processes must reach the same point afterwards
 
@@ -79,10 +80,43 @@ class Processes:
         dist.all_gather_object(values, value)
         return values
 
+    def collect(self, value: Any) -> list[Any]:
+        """Values of all processes in order of rank, in the primary process; an empty list in the others."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] | None = [None] * self.world if self.primary else None
+        dist.gather_object(value, values)
+        return values or []
+
+    def from_primary(self, action: Callable[[], T]) -> T:
+        """What an action returns in the primary process, in every process; if it fails, every process raises."""
+        if self.world == 1:
+            return action()
+        outcome: list[Any] = [None, None]
+        if self.primary:
+            try:
+                outcome[0] = action()
+            except UnsmoothError as error:
+                outcome[1] = error
+        dist.broadcast_object_list(outcome)
+        if outcome[1] is not None:
+            raise outcome[1]
+        value: T = outcome[0]
+        return value
+
+    def share_weights(self, model: nn.Module) -> None:
+        """Give a model the weights and buffers that it has in the primary process."""
+        if self.world > 1:
+            for tensor in (*model.parameters(), *model.buffers()):
+                dist.broadcast(tensor.detach(), 0)
+
     def close(self) -> None:
         """Leave the process group."""
         if self.world > 1 and dist.is_initialized():
             dist.destroy_process_group()
+
+
+ALONE = Processes()
 
 
 def init_processes(device: str = "") -> Processes:

@@ -1,0 +1,137 @@
+"""A trial on a Ray cluster of two nodes on this machine, one of which is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.runs import HOST, same_state, trainer_state
+from unsmooth.errors import Interrupted, UnsmoothError
+from unsmooth.training.checkpoint import read_state
+from unsmooth.trials.compare import compare
+from unsmooth.trials.ray_cluster import _Reports, run_on_ray
+from unsmooth.trials.runner import Job
+
+SPECS = [HOST, HOST + "+attn_scale"]
+FIELDS: dict[str, Any] = {
+    "epochs": 40, "batch_size": 16, "train_images": 512, "val_images": 64, "vitals_every": 0, "warmup_epochs": 0,
+    "seeds": 1, "vitals": "none", "costs": False,
+}  # fmt: skip
+STEPS = 512 // 16
+FAST = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head and one more node, of one CPU each. The last test kills the second."""
+    pytest.importorskip("ray")
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "150")  # on a machine that is busy with other tests
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+    made = Cluster(
+        initialize_head=True, head_node_args={**node, "include_dashboard": False, "_system_config": FAST}
+    )  # fmt: skip
+    try:
+        made.second = made.add_node(**node)
+        made.wait_for_nodes()
+        monkeypatch.setenv("RAY_ADDRESS", made.address)
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+        monkeypatch.undo()
+
+
+@pytest.mark.slow
+def test_mistakes_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
+    with pytest.raises(UnsmoothError, match=r"no node of the Ray cluster has 8 CPUs and 0 GPUs \(nodes: 1 CPUs"):
+        compare(SPECS, "digits", out=tmp_path, cluster="ray", run_cpus=8, progress=False, **FIELDS)
+    job = Job("a", {"spec": "no_such_host", "data": "digits", "out": tmp_path / "a"})
+    with pytest.raises(UnsmoothError, match="no_such_host"):
+        run_on_ray([job], 1, 0, "cpu", lambda *report: None)
+
+
+@pytest.mark.slow
+def test_an_interrupted_trial_saves_its_runs(cluster: Any, tmp_path: Path) -> None:
+    reports: list[tuple[str, int]] = []
+
+    def interrupt(name: str, done: int, total: int, line: Any) -> None:
+        reports.append((name, done))
+        if len([r for r in reports if r[1] > STEPS]) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="run the same command again"):
+        compare(SPECS, "digits", out=tmp_path, cluster="ray", progress=False, on_progress=interrupt, **FIELDS)
+    states = [read_state(path)["trainer"] for path in tmp_path.rglob("state.safetensors")]
+    assert states and any(state["step"] for state in states), "a checkpoint within an epoch"
+    assert not list(tmp_path.rglob("result.json"))
+
+
+@pytest.mark.slow
+def test_runs_of_a_lost_node_resume_elsewhere(cluster: Any, tmp_path: Path) -> None:
+    """The node is killed while each node is within an epoch of a run that has a checkpoint."""
+    reports: list[tuple[str, int]] = []
+    killed = 0
+
+    def kill_when_due() -> None:
+        nonlocal killed
+        while not killed:
+            time.sleep(0.05)
+            last = dict(reports)
+            if len([done for done in last.values() if done % STEPS > 2 and done > STEPS]) >= 2:
+                killed = len(reports)
+                cluster.remove_node(cluster.second, allow_graceful=False)
+
+    killer = Thread(target=kill_when_due, daemon=True)
+    killer.start()
+    trial = compare(
+        SPECS, "digits", out=tmp_path / "ray", cluster="ray", progress=False,
+        on_progress=lambda name, done, total, line: reports.append((name, done)), **FIELDS,
+    )  # fmt: skip
+    assert killed and not killer.is_alive()
+    by_run: dict[str, list[int]] = {}
+    for name, done in reports:
+        by_run.setdefault(name, []).append(done)
+    returned = [b for steps in by_run.values() for a, b in pairwise(steps) if b < a]
+    assert len(returned) == 1 and returned[0] > 0, "one run went back to its checkpoint, and not to the start"
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone = compare(SPECS, "digits", out=tmp_path / "local", progress=False, **FIELDS)
+    finally:
+        torch.set_num_threads(threads)
+    for path in (tmp_path / "local").rglob("state.safetensors"):
+        run = path.parent.relative_to(tmp_path / "local")
+        assert same_state(trainer_state(tmp_path / "local" / run), trainer_state(tmp_path / "ray" / run)), run
+    assert trial.arms[1].difference == alone.arms[1].difference
+
+
+def test_without_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UnsmoothError, match=r"--cluster ray needs ray. pip install 'unsmooth\[ray\]'"):
+        compare(SPECS, "digits", out=tmp_path, cluster="ray", progress=False, **FIELDS)
+    assert not any(path.name == "state.safetensors" for path in tmp_path.rglob("*"))
+    assert run_on_ray([], 1, 0, "cpu", lambda *report: None) == {}
+
+
+def test_reports_keep_the_last_step_and_every_epoch() -> None:
+    reports = _Reports()
+    for done, line in ((1, None), (2, None), (2, {"epoch": 1}), (3, None), (4, {"epoch": 2})):
+        reports.put("a", done, 4, line)
+    assert reports.take() == [("a", 2, 4, {"epoch": 1}), ("a", 4, 4, {"epoch": 2})] and reports.take() == []
