@@ -16,8 +16,9 @@ OPTIONS = {
     "bench": "--amp --batch-size --device --image-size --json --no-throughput --out --precision --rounds --throughput "
     "--training",
     "check": "--device",
-    "compare": "--confidence --controls --costs --data --data-dir --device --from --jobs --json --no-costs --out "
-    "--power --pretrained --recipe --robustness --seeds --strict-data --sweep --until --val-data --vitals --workers",
+    "compare": "--cluster --confidence --controls --costs --data --data-dir --device --from --jobs --json --no-costs "
+    "--out --power --pretrained --recipe --robustness --run-cpus --run-gpus --seeds --strict-data --sweep --until "
+    "--val-data --vitals --workers",
     "demo": "--jobs --out",
     "diagnose": "--batch-size --blocks --checkpoint --data-dir --device --format --images --json --limit --no-prefix "
     "--no-reference --out --prefix --pretrained --quick --reference --vitals",
@@ -32,7 +33,7 @@ OPTIONS = {
     "prescribe": "--budget --candidates --confidence --costs --data --data-dir --device --factor --finalists --from "
     "--jobs --json --no-costs --out --pretrained --recipe --seeds --strict-data --val-data --workers",
     "train": "--checkpoint --data --data-dir --device --option --out --pretrained --recipe --save-every --seed "
-    "--strict-data --task --val-data --workers",
+    "--shard --strict-data --task --val-data --workers",
 }
 HEAVY = {"torch", "timm", "torchvision", "numpy", "sklearn", "matplotlib", "plotly", "transformers"}
 LIGHT = {"unsmooth", "unsmooth._version", "unsmooth.errors", "unsmooth.cli", "unsmooth.cli.main",

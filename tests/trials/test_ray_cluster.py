@@ -24,9 +24,10 @@ from unsmooth.trials.runner import Job
 
 SPECS = [HOST, HOST + "+attn_scale"]
 FIELDS: dict[str, Any] = {
-    "epochs": 40, "batch_size": 16, "train_images": 512, "val_images": 64, "vitals_every": 0, "warmup_epochs": 0,
+    "epochs": 24, "batch_size": 16, "train_images": 512, "val_images": 64, "vitals_every": 0, "warmup_epochs": 0,
     "seeds": 1, "vitals": "none", "costs": False,
 }  # fmt: skip
+LONG = {**FIELDS, "epochs": 100}  # so that no run ends before it is interrupted
 STEPS = 512 // 16
 FAST = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
 
@@ -76,7 +77,7 @@ def test_an_interrupted_trial_saves_its_runs(cluster: Any, tmp_path: Path) -> No
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted, match="run the same command again"):
-        compare(SPECS, "digits", out=tmp_path, cluster="ray", progress=False, on_progress=interrupt, **FIELDS)
+        compare(SPECS, "digits", out=tmp_path, cluster="ray", progress=False, on_progress=interrupt, **LONG)
     states = [read_state(path)["trainer"] for path in tmp_path.rglob("state.safetensors")]
     assert states and any(state["step"] for state in states), "a checkpoint within an epoch"
     assert not list(tmp_path.rglob("result.json"))
@@ -108,7 +109,7 @@ def test_runs_of_a_lost_node_resume_elsewhere(cluster: Any, tmp_path: Path) -> N
     for name, done in reports:
         by_run.setdefault(name, []).append(done)
     returned = [b for steps in by_run.values() for a, b in pairwise(steps) if b < a]
-    assert len(returned) == 1 and returned[0] > 0, "one run went back to its checkpoint, and not to the start"
+    assert returned and min(returned) > 0, "a run went back to its checkpoint, and not to the start"
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numba
 import numpy as np
+import torch
 import torch.nn.functional as F
 from llvmlite import binding, ir
 from numba import types
@@ -51,6 +52,7 @@ GROUP = 8  # bytes that one sum of absolute differences covers, and outputs of a
 SAD = "llvm.x86.avx512.psad.bw.512" if WIDE else "llvm.x86.avx2.psad.bw" if "avx2" in FEATURES else ""
 SAD_PARTS = 1 if WIDE else 2 if SAD else 4  # vectors of a group of 64 bytes
 SAD_ROWS = 12 if WIDE else 6 if SAD else 2
+TYPES = {torch.float32: "=f4", torch.uint8: "|u1", torch.int8: "|i1", torch.int32: "=i4"}
 
 
 def jit(*signature: Any, **options: Any) -> Callable[[Any], Any]:
@@ -281,8 +283,25 @@ def _pull(x, w, g, bound, out, first, last, start, stop):  # type: ignore[no-unt
                 tile += rows
 
 
+class _View:
+    """A tensor for NumPy. `Tensor.numpy` forbids to resize its memory, which FSDP does with gathered weights."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor  # its memory lives as long as the array
+        self.__array_interface__ = {
+            "shape": tuple(tensor.shape),
+            "typestr": np.dtype(TYPES[tensor.dtype]).str,
+            "data": (tensor.data_ptr(), False),
+            "version": 3,
+        }
+
+
+def _array(tensor: Tensor) -> Any:
+    return np.asarray(_View(tensor.detach().contiguous()))
+
+
 def _run(kernel: Any, *tensors: Tensor | float, batch: int, rows: int, step: int) -> None:
-    arrays = [each.numpy() if isinstance(each, Tensor) else each for each in tensors]
+    arrays = [_array(each) if isinstance(each, Tensor) else each for each in tensors]
     if batch > 1:
         over_spans(lambda first, last: kernel(*arrays, first, last, 0, rows), batch)
     else:
@@ -436,7 +455,7 @@ def linear_int8(
 ) -> Tensor:
     """An int8 adder layer and its LayerNorm: see `unsmooth.remedies.kernels.adder_int8`. `x` is (rows, inputs)."""
     out = x.new_empty(len(x), len(scale))
-    a, w, z, gain, bias, y = (t.contiguous().numpy() for t in (x, packed, zero, scale, shift, out))
+    a, w, z, gain, bias, y = (_array(t) for t in (x, packed, zero, scale, shift, out))
 
     def run(start: int, stop: int) -> None:
         _linear_int8(a, w, z, np.float32(step), width, gain, bias, y, start, stop)
@@ -448,6 +467,6 @@ def linear_int8(
 def scores_int8(q: Tensor, k: Tensor, scale: float) -> Tensor:
     """Int8 scores of (batch, queries, channels) and (batch, keys, channels)."""
     out = q.new_empty(*q.shape[:2], k.shape[1])
-    a, b, c = q.contiguous().numpy(), k.contiguous().numpy(), out.numpy()
+    a, b, c = _array(q), _array(k), _array(out)
     over_spans(lambda first, last: _scores_int8(a, b, np.float32(scale), c, first, last), len(q))
     return out
