@@ -142,6 +142,7 @@ def test_an_error_of_the_first_process_is_one_of_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.full  # the two processes of torchrun load everything again
 def test_the_command_prints_and_writes_once(tmp_path: Path) -> None:
     unsmooth.save(deit(), tmp_path / "model")
     command = [

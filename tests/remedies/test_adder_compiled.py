@@ -157,7 +157,8 @@ PROCESSORS = {  # name, features and the vectors that follow: fp32 values, and v
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processor", [pytest.param("any", marks=pytest.mark.full), "AVX2"])
+@pytest.mark.full
+@pytest.mark.parametrize("processor", PROCESSORS)
 def test_other_processors_and_no_folder_for_the_cache(processor: str):
     """Code for other x86-64 processors, which runs on this one too, in an installation that cannot be written to."""
     name, features, lanes, parts = PROCESSORS[processor]

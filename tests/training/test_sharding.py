@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.runs import HOST, SMALL, StopAt, free_port, same_state, small_run, together, trainer_state
-from tests.support.small_hosts import CASES
+from tests.support.small_hosts import CASES, ON_ALL_HOSTS
 from tests.training.test_distributed import alike, lines
 from unsmooth.errors import Interrupted, UnsmoothError
 from unsmooth.recipes.recipe import load_recipe
@@ -29,6 +29,7 @@ MIXED = {
     "val_images": 41,  # processes validate other numbers of batches
 }  # fmt: skip
 EVERY = tuple(case for case in CASES if "(" not in case)
+PAPERS = ON_ALL_HOSTS[:7]
 RESUMED = {**SMALL, "train_images": 96, "ema": 0.9}
 OPTIMIZERS = ("sgd", "lamb")
 
@@ -118,20 +119,21 @@ def test_a_run_that_diverges_leaves_no_result(runs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_remedy_is_sharded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cases", [PAPERS, pytest.param(EVERY, marks=pytest.mark.full)], ids=["papers", "every"])
+def test_remedies_are_sharded(tmp_path: Path, cases: tuple[str, ...]) -> None:
     """Two steps and an evaluation of each."""
 
     def work(pair: Pair, rank: int) -> None:
-        for case in EVERY:
+        for case in cases:
             pair.run(tmp_path / "two" / case, f"{HOST}+{case}", STEPS)
         pair.run(tmp_path / "one" / "adder", f"{HOST}+adder", STEPS, shard=False)
 
-    for case in EVERY:
+    for case in cases:
         if case != "adder":  # it scales gradients by their norm, in each process
             small_run(tmp_path / "one" / case, f"{HOST}+{case}", STEPS)
     by_two(work)
     different = []
-    for case in EVERY:
+    for case in cases:
         try:
             alike(tmp_path / "one" / case, tmp_path / "two" / case)
         except AssertionError as error:

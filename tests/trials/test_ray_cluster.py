@@ -68,6 +68,7 @@ def test_mistakes_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_an_interrupted_trial_saves_its_runs(cluster: Any, tmp_path: Path) -> None:
     reports: list[tuple[str, int]] = []
 
