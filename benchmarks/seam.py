@@ -1,0 +1,152 @@
+"""What the seam costs: microseconds added per treated attention, per hook and per folded site, on a small host.
+
+Twelve blocks of 32 channels, one image of 17 tokens, one thread: so small that what is measured is the time of Python and
+of PyTorch's dispatcher, which an eager GPU waits for too. The plain host and the arms run in turns in one process; a
+number is the median over rounds of the difference of processor times of the thread, divided by the number of treated sites.
+The arithmetic of a remedy is part of it. The row of a copy of the plain host is the error of the measurement. `--compile` compares the models as compiled by inductor.
+
+    python benchmarks/seam.py [--rounds 60] [--repeats 10] [--compile] [--only NAME …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+import unsmooth
+
+HOST = "vit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=32, num_heads=2, depth=12)"
+ATTENTION, HOOK, FOLDED, COMPILED = 45.0, 15.0, 5.0, 0.99  # goals: microseconds, and the share of the compiled host
+
+
+@dataclass
+class Arm:
+    """A treated model: its sites are what one remedy adds to one block, by the mechanism that is named."""
+
+    spec: str
+    mechanism: str
+    goal: float
+    folded: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.spec}, folded" if self.folded else self.spec or "(plain host)"
+
+
+ARMS = [
+    Arm("", "a copy", 0.0),
+    Arm("attn_scale", "attention", ATTENTION),
+    Arm("exclusive_attention", "attention", ATTENTION),
+    Arm("feat_scale", "hook", HOOK),
+    Arm("context_broadcast", "hook", HOOK),
+    Arm("context_broadcast(kind=scaled)", "hook", HOOK),
+    Arm("layer_scale", "hook", HOOK),
+    Arm("no_skip", "residual sum", HOOK),
+    Arm("attn_scale", "attention", FOLDED, folded=True),
+    Arm("feat_scale", "hook", FOLDED, folded=True),
+    Arm("context_broadcast", "hook", FOLDED, folded=True),
+    Arm("layer_scale", "nothing left", FOLDED, folded=True),
+    Arm("sigma_reparam", "nothing left", FOLDED, folded=True),
+]
+
+
+def treated(host: nn.Module, arm: Arm) -> tuple[nn.Module, int]:
+    """The model of an arm, and the number of its sites."""
+    model = copy.deepcopy(host)
+    if not arm.spec:
+        return model, len(model.get_submodule("blocks"))  # type: ignore[arg-type]
+    plan = unsmooth.apply(model, arm.spec)
+    for _, part in unsmooth.parts(model):
+        for name, parameter in part.named_parameters():
+            if name.split(".")[-1] in ("omega", "s", "t", "lam"):
+                nn.init.normal_(parameter, std=0.1)
+    if arm.folded:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a remedy that stays as it is would not be measured folded
+            model = unsmooth.fold(model.eval())
+    return model.eval(), len(plan.sites)
+
+
+def thread_seconds(model: Callable[..., object], image: torch.Tensor, repeats: int) -> float:
+    model(image)  # the caches still hold the other model
+    start = time.thread_time()
+    for _ in range(repeats):
+        model(image)
+    return (time.thread_time() - start) / repeats
+
+
+def in_turns(
+    plain: nn.Module, model: nn.Module, image: torch.Tensor, rounds: int, repeats: int
+) -> list[tuple[float, float]]:
+    """Seconds of the plain host and of the model, of each round; which is first alternates."""
+    for each in (plain, model):
+        thread_seconds(each, image, 3)
+    gc.collect()
+    gc.freeze()  # what is not garbage need not be looked at again
+    times = []
+    for index in range(rounds):
+        if index % 2:
+            second, first = thread_seconds(model, image, repeats), thread_seconds(plain, image, repeats)
+        else:
+            first, second = thread_seconds(plain, image, repeats), thread_seconds(model, image, repeats)
+        times.append((first, second))
+    gc.unfreeze()
+    return times
+
+
+def added(plain: nn.Module, model: nn.Module, image: torch.Tensor, rounds: int, repeats: int) -> tuple[float, float]:
+    """Medians over rounds: seconds of the plain host, and seconds that the model adds."""
+    times = in_turns(plain, model, image, rounds, repeats)
+    return statistics.median(host for host, _ in times), statistics.median(arm - host for host, arm in times)
+
+
+def compiled_share(host: nn.Module, model: nn.Module, image: torch.Tensor, rounds: int, repeats: int) -> float:
+    """The speed of a compiled model as a share of the compiled host's: the median over rounds."""
+    torch._dynamo.reset()
+    plain, arm = (torch.compile(copy.deepcopy(each), fullgraph=True) for each in (host, model))
+    times = in_turns(plain, arm, image, rounds, repeats)
+    return statistics.median(first / second for first, second in times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--repeats", type=int, default=10, help="forward passes per round")
+    parser.add_argument("--compile", action="store_true", help="also compile every arm with inductor (minutes)")
+    parser.add_argument("--only", nargs="*", help="arms with one of these names")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    torch.set_grad_enabled(False)
+    plain = copy.deepcopy(unsmooth.create_model(HOST).eval())  # the arms are copies: they lie in memory alike
+    image = torch.randn(1, 3, 32, 32)
+    blocks = len(plain.get_submodule("blocks"))  # type: ignore[arg-type]
+    print(f"{'arm':<34}{'mechanism':<14}{'µs per site':>12}{'goal':>8}{'plain block':>13}{'speed':>8}{'compiled':>10}")
+    for arm in ARMS:
+        if given.only and arm.spec not in given.only and arm.name not in given.only:
+            continue
+        model, sites = treated(plain, arm)
+        host, extra = added(plain, model, image, given.rounds, given.repeats)
+        compiled = ""
+        if given.compile:
+            compiled = f"{compiled_share(plain, model, image, given.rounds, given.repeats):.3f}"
+        print(
+            f"{arm.name:<34}{arm.mechanism:<14}{extra / sites * 1e6:>12.1f}{f'≤ {arm.goal:.0f}':>8}"
+            f"{f'{host / blocks * 1e6:.0f} µs':>13}{host / (host + extra):>8.3f}{compiled:>10}",
+            flush=True,
+        )
+    if given.compile:
+        print(f"compiled: speed as a share of the compiled host's; goal ≥ {COMPILED}")
+
+
+if __name__ == "__main__":
+    main()
