@@ -17,6 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from unsmooth.bands import sum_and_factor
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.remedies.base import HeadPatch, NoOptions, Placement, Remedy, register, token_attention
 from unsmooth.seam.intercept import Attend
@@ -30,8 +31,9 @@ class ScaledMap(HeadPatch):
         self.omega = nn.Parameter(torch.zeros(attention.heads))
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
-        omega = self.over_heads(self.omega)
-        return (-omega * v.mean(dim=-2, keepdim=True)).addcmul(attend(v), 1 + omega)
+        omega, out = self.over_heads(self.omega), attend(v)
+        total, factor = sum_and_factor(v, (-2,))
+        return out.addcmul(out, omega).addcmul(total, omega, value=-factor)
 
     def matrix(self, weights: Tensor) -> Tensor:
         omega = self.over_heads(self.omega)

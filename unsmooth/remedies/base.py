@@ -111,9 +111,21 @@ class AttentionPatch(nn.Module):
     attention_order = 0  # which attention of its module it changes, in the order in which they run
     rescores = False  # whether it replaces the scores
     scores_product = 0  # the matrix product of an explicit attention that it replaces, counted from 1; 0: none
+    direct = True  # whether `attended` is all that it does to a fused attention
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = vars(cls)
+        if "direct" not in own and any(name in own for name in ("masked", "rescore", "change")):
+            cls.direct = False
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
         return attend(v)
+
+    def attended(self, attend: Attend, v: Tensor) -> Tensor:
+        """A'v of a fused attention."""
+        out: Tensor = self(attend, v)
+        return out
 
     def matrix(self, weights: Tensor) -> Tensor:
         return weights
@@ -150,11 +162,17 @@ class HeadPatch(AttentionPatch):
 class OutputPatch(HeadPatch, ABC):
     """Changes the values or the output of an attention and not its map, which stays that of the host.
 
-    `output(attend, v, x)` is the new output; `x` are the tokens that the attention reads, one per query.
+    `output(attend, v, x)` is the new output; `x` are the tokens that the attention reads, one per query. A patch that does
+    not use `x` can say `direct = True`, which takes less time.
     """
+
+    direct = False
 
     @abstractmethod
     def output(self, attend: Attend, v: Tensor, x: Tensor | None) -> Tensor: ...
+
+    def attended(self, attend: Attend, v: Tensor) -> Tensor:
+        return self.output(attend, v, None)
 
     def change(self, call: AttentionCall) -> AttentionCall:
         attend, x = call.attend, call.x
@@ -213,6 +231,13 @@ class TokenHook(nn.Module, ABC):
     @abstractmethod
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         """The changed tokens `x`. At an output, `source` is the input of the hooked module."""
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any = None, output: Any = None) -> Any:
+        if self._forward_hooks or self._forward_pre_hooks:  # somebody looks at the patch itself
+            return super().__call__(module, args, kwargs, output)
+        if args and isinstance(output, Tensor) and kwargs is not None:  # by far the most frequent
+            return pass_on(output, self.treat(output, args[0]))
+        return self.forward(module, args, kwargs, output)
 
     def forward(self, module: nn.Module, args: Any, kwargs: Any = None, output: Any = None) -> Any:
         if kwargs is None:  # quantization registers hooks of a layer again, without their keyword arguments

@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from unsmooth.bands import sum_and_factor
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.remedies.base import HeadPatch, Placement, Remedy, register, token_attention
 from unsmooth.seam.intercept import Attend
@@ -38,7 +39,8 @@ class CentredMap(HeadPatch):
         self.gamma = nn.Parameter(torch.full((attention.heads,), 1.0 if start == "paper" else 0.0))
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
-        return attend(v) - self.over_heads(self.gamma) * v.mean(dim=-2, keepdim=True)
+        total, factor = sum_and_factor(v, (-2,))
+        return attend(v).addcmul(total, self.over_heads(self.gamma), value=-factor)
 
     def matrix(self, weights: Tensor) -> Tensor:
         return weights - self.over_heads(self.gamma) / weights.shape[-1]

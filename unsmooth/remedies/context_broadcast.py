@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from unsmooth.bands import Gain, mix
+from unsmooth.bands import Gain, add_mean, mix
 from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.remedies.base import BandGain, Placement, Remedy, TokenHook, branch_names, register
@@ -50,6 +50,9 @@ class ScaledBroadcast(BandGain):
 
     def gains(self) -> tuple[Gain, Gain]:
         return 1 + self.lam, 1.0
+
+    def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
+        return add_mean(x, self.lam, self.channels_last)
 
 
 class Gate(TokenHook):

@@ -31,6 +31,8 @@ class ExclusiveAttentionOptions:
 class WithoutOwnValue(OutputPatch):
     """The output of attention minus a learned share of its component along the token's own value."""
 
+    direct = True
+
     def __init__(self, attention: Attention, start: str):
         super().__init__(attention)
         self.g = nn.Parameter(torch.full((attention.heads,), 1.0 if start == "paper" else 0.0))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from unsmooth.bands import shift
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.remedies.base import BandGain, NoOptions, Placement, Remedy, register
 
@@ -25,6 +26,9 @@ class LearnedBandGain(BandGain):
 
     def gains(self) -> tuple[Tensor, Tensor]:
         return 1 + self.s, 1 + self.t
+
+    def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
+        return shift(x, self.s, self.t, self.channels_last)
 
 
 @register

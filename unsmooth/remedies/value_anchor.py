@@ -76,6 +76,8 @@ class CarryValues(TokenHook):
 class AnchoredValues(OutputPatch):
     """Attention with a share of the values of the first block."""
 
+    direct = True
+
     first: FirstValues
 
     def anchor(self, v: Tensor) -> Tensor:

@@ -15,10 +15,12 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError
+from unsmooth.seam import direct
 from unsmooth.seam.intercept import (
     UNKNOWN,
     AttentionCall,
@@ -62,12 +64,15 @@ class ModulePatches:
     changes: list[tuple[str, Any]] = field(default_factory=list)  # branch, and the patch of what it adds
     residual_branches: tuple[str, ...] = ()  # the branch of each residual sum of the module
     observers: list[ForwardObserver] = field(default_factory=list)
+    switches: direct.Switches | None = None  # with which a pass can take the short path; None: not known yet
 
     def __bool__(self) -> bool:
         return bool(self.attention or self.linears or self.residuals or self.changes)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "observers": []}  # an observer belongs to one model: copies start without
+        # An observer belongs to one model, and a copy may become another host: it starts without both.
+        return {**self.__dict__, "observers": [], "switches": None}
+
 
 
 _observers_paused: ContextVar[bool] = ContextVar("unsmooth_observers_paused", default=False)
@@ -113,6 +118,7 @@ class PatchedForward(AttentionInterceptor):
         self.attention_count = 0
         self.scores_count = 0
         self.linear_count = 0
+        self.fused_count = 0
 
     @property
     def follows_stream(self) -> bool:
@@ -140,6 +146,7 @@ class PatchedForward(AttentionInterceptor):
             options = patch.masked(q, k, options)
         call = fused_call(q, k, v, options)
         self.scores_count += 1
+        self.fused_count += 1
         for patch in patches:
             call = patch.rescore(call, options)
         out = self.on_attention(call)
@@ -238,11 +245,15 @@ class PatchedForward(AttentionInterceptor):
         }
         missed = [site for site, ok in reached.items() if not ok]
         if missed:
-            raise RuntimeError(
-                f"unsmooth: this forward pass of {where} did not reach the {' and '.join(missed)} that a remedy acts "
-                "on, so the remedy would be silently off. If the host now uses another attention implementation, "
-                "remove the remedy and apply it again; with torch.export, use strict=False."
-            )
+            raise not_reached(where, missed)
+
+
+def not_reached(where: str, missed: list[str]) -> RuntimeError:
+    return RuntimeError(
+        f"unsmooth: this forward pass of {where} did not reach the {' and '.join(missed)} that a remedy acts "
+        "on, so the remedy would be silently off. If the host now uses another attention implementation, "
+        "remove the remedy and apply it again; with torch.export, use strict=False."
+    )
 
 
 def _weighted_sum(x: Tensor, branch: Tensor, changes: list[Any], skip: float, gain: float) -> tuple[Tensor, Tensor]:
@@ -258,16 +269,43 @@ def not_scriptable(self: Any) -> Any:
     raise UnsmoothError("torch.jit.script cannot compile a treated model. Use torch.export or torch.compile.")
 
 
+def takes_short_path(patches: ModulePatches, module: nn.Module) -> bool:
+    """Whether the next forward pass needs no mode: what is attached, and the switches of the module, allow it."""
+    if patches.switches is None or patches.observers or patches.linears or patches.residuals or patches.changes:
+        return False
+    for patch in patches.attention:
+        if not patch.direct:
+            return False
+    own = module.__dict__
+    for name, value in patches.switches:
+        if own.get(name) != value:
+            return False
+    return True
+
+
 @cache
 def patched_class(host: type[nn.Module]) -> type[nn.Module]:
     """The subclass of a host's class whose forward runs inside a `PatchedForward`."""
 
+    known = host.forward
+    short = direct.with_functions(known)
+
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        patches: ModulePatches = self._unsmooth_patches
+        compiling = torch.compiler.is_compiling()
+        if short is not None and not compiling and host.forward is known and takes_short_path(patches, self):
+            out, count = direct.run(short, patches.attention, self, args, kwargs)
+            if not count:
+                raise not_reached(host.__name__, ["attention"])
+            return out
         stream = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
-        patched = PatchedForward(self._unsmooth_patches, self, stream)
+        patched = PatchedForward(patches, self, stream)
         with patched:
             out = host.forward(self, *args, **kwargs)
         patched.check(host.__name__)
+        once = patched.fused_count == patched.attention_count == 1 and not any(layout.heads for layout in patches.layouts)
+        if once and short is not None and not compiling:
+            patches.switches = direct.switches_of(self, known.__code__)
         return out
 
     def reduce(self: Any, protocol: Any) -> Any:  # copies and pickles look the class up by its host

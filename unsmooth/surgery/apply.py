@@ -209,7 +209,7 @@ def _child_name(parent: nn.Module, key: str, placement: Placement) -> str:
     if placement.weight:
         path = placement.weight.removeprefix(f"{placement.target}.").removesuffix("weight").strip("._")
         return f"{PREFIX}{key}_{path.replace('.', '_')}"
-    order = getattr(placement.patch, "order", 0)
+    order = getattr(placement.patch, "attention_order", 0)
     names = [
         f"{PREFIX}{key}_{order + 1}" if order else f"{PREFIX}{key}",
         f"{PREFIX}{key}_{placement.branch}",
@@ -243,6 +243,14 @@ def _detach(model: nn.Module, attachment: Attachment) -> None:
         return
     parent = model.get_submodule(attachment.parent)
     patch = parent.get_submodule(attachment.child)
+    detach_patch(module, patch)
+    for name in attachment.frozen:
+        model.get_parameter(name).requires_grad_(True)
+    del parent._modules[attachment.child]
+
+
+def detach_patch(module: nn.Module, patch: nn.Module) -> None:
+    """Take a patch out of the forward pass of the module that it acts on. It stays a child of its parent."""
     for hooks, flags in ((module._forward_hooks, module._forward_hooks_with_kwargs),
                          (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)):  # fmt: skip
         for key in [key for key, hook in hooks.items() if hook is patch]:
@@ -254,6 +262,3 @@ def _detach(model: nn.Module, attachment: Attachment) -> None:
         patches.linears = [(path, other) for path, other in patches.linears if other is not patch]
         patches.changes = [(branch, other) for branch, other in patches.changes if other is not patch]
         unpatch(module)
-    for name in attachment.frozen:
-        model.get_parameter(name).requires_grad_(True)
-    del parent._modules[attachment.child]

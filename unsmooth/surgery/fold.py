@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.bands import along_channels, mean_token
+from unsmooth.bands import add_mean, sum_and_factor
 from unsmooth.errors import NotApplicable, UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example, example_input, first_tensor, run
@@ -33,6 +33,7 @@ from unsmooth.remedies.base import AttentionPatch, BandGain, MapBuffer, TokenBuf
 from unsmooth.remedies.kernels import circulant
 from unsmooth.seam.intercept import Attend
 from unsmooth.seam.patched import module_patches
+from unsmooth.surgery.apply import detach_patch
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.record import Attachment, check_model, check_unfolded, record_of
 
@@ -54,9 +55,11 @@ class MeanFromMap(AttentionPatch):
     share: Tensor
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
-        out, mean = attend(v), -self.share * v.mean(dim=-2, keepdim=True)
+        out = attend(v)
+        total, factor = sum_and_factor(v, (-2,))
         # The output is not used elsewhere, so it can be changed in place if no gradient needs it.
-        return out + mean if torch.is_grad_enabled() or torch._C._get_tracing_state() else out.add_(mean)
+        in_place = not (torch.is_grad_enabled() or torch._C._get_tracing_state())
+        return (out.addcmul_ if in_place else out.addcmul)(total, self.share, value=-factor)
 
     def matrix(self, weights: Tensor) -> Tensor:
         return weights - self.share / weights.shape[-1]
@@ -73,19 +76,18 @@ class MeanToTokens(TokenHook):
         self.channels_last = channels_last
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
-        share = along_channels(self.share, x, self.channels_last)
-        return x + share * mean_token(x, self.channels_last)
+        return add_mean(x, self.share, self.channels_last)
 
 
 class FoldedAway(TokenHook):
-    """The place of a `BandGain` whose two gains are equal: nothing remains of it."""
+    """The place of a `BandGain` whose two gains are equal: nothing remains of it, and it is not run."""
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         return x
 
 
 class FoldedWeight(WeightPatch):
-    """The place of a `WeightPatch` whose weight is stored: nothing remains of it."""
+    """The place of a `WeightPatch` whose weight is stored: nothing remains of it, and it is not run."""
 
     def start_from(self, host: Tensor) -> None:
         pass
@@ -306,3 +308,5 @@ def _exchange(parent: nn.Module, target: nn.Module, child: str, old: nn.Module, 
         patches = module_patches(target)
         patches.attention = [new if patch is old else patch for patch in patches.attention]
         patches.linears = [(path, new if patch is old else patch) for path, patch in patches.linears]
+    if isinstance(new, FoldedAway | FoldedWeight):
+        detach_patch(target, new)
