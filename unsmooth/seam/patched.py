@@ -32,6 +32,7 @@ from unsmooth.seam.intercept import (
     unfold,
 )
 from unsmooth.seam.products import Product
+from unsmooth.seam.stream import PatchedSum, Sums, can_be_stream, plain
 
 
 @dataclass
@@ -72,6 +73,17 @@ class ModulePatches:
     def __getstate__(self) -> dict[str, Any]:
         # An observer belongs to one model, and a copy may become another host: it starts without both.
         return {**self.__dict__, "observers": [], "switches": None}
+
+    def patched_sum(self, name: str) -> PatchedSum:
+        """The residual sum of a branch with its patches; None if it has none."""
+        changes = [patch for branch, patch in self.changes if branch == name]
+        skip, gain = 1.0, 1.0
+        for scale in self.residuals:
+            if scale.branch == name:
+                skip, gain = skip * scale.skip, gain * scale.gain
+        if skip == gain == 1.0 and not changes:
+            return None
+        return lambda x, branch: _weighted_sum(x, branch, changes, skip, gain)
 
 
 
@@ -211,20 +223,16 @@ class PatchedForward(AttentionInterceptor):
         branches = self.patches.residual_branches
         name = branches[self.residual_count] if self.residual_count < len(branches) else "other"
         self.residual_count += 1
-        changes = [patch for branch, patch in self.patches.changes if branch == name]
-        skip, gain = 1.0, 1.0
-        for scale in self.patches.residuals:
-            if scale.branch == name:
-                skip, gain = skip * scale.skip, gain * scale.gain
-        if skip == gain == 1.0 and not changes:
+        patched = self.patches.patched_sum(name)
+        if patched is None:
             out = func(*args, **kwargs)
         else:
             observers = _active(self.patches.observers)
             if not observers:
-                out = _weighted_sum(args[side], args[1 - side], changes, skip, gain)[1]
+                out = patched(args[side], args[1 - side])[1]
             else:
                 with observers_paused():
-                    added, out = _weighted_sum(args[side], args[1 - side], changes, skip, gain)
+                    added, out = patched(args[side], args[1 - side])
                 for observer in observers:
                     observer.saw_residual(args[side], added, out)
         self.stream = [out]
@@ -283,6 +291,11 @@ def takes_short_path(patches: ModulePatches, module: nn.Module) -> bool:
     return True
 
 
+def takes_stream(patches: ModulePatches) -> bool:
+    """Whether the patches act on residual sums alone, and nobody observes."""
+    return not (patches.attention or patches.linears or patches.observers) and bool(patches.residual_branches)
+
+
 @cache
 def patched_class(host: type[nn.Module]) -> type[nn.Module]:
     """The subclass of a host's class whose forward runs inside a `PatchedForward`."""
@@ -298,6 +311,12 @@ def patched_class(host: type[nn.Module]) -> type[nn.Module]:
             if not count:
                 raise not_reached(host.__name__, ["attention"])
             return out
+        if args and not compiling and can_be_stream(args[0]) and takes_stream(patches):
+            sums = Sums([patches.patched_sum(branch) for branch in patches.residual_branches])
+            out = host.forward(self, sums.start(args[0]), *args[1:], **kwargs)
+            if sums.coming:
+                raise not_reached(host.__name__, ["residual sums"])
+            return plain(out)
         stream = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
         patched = PatchedForward(patches, self, stream)
         with patched:
