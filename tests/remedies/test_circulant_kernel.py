@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,8 @@ from scipy.linalg import circulant
 from scipy.special import erf
 from torch import Tensor
 
+from unsmooth.remedies.augmented_shortcut import AugmentedPaths
+from unsmooth.remedies.kernels import circulant as kernel
 from unsmooth.remedies.kernels.circulant import Prepared, apply_fft, augment, dense, prepare
 
 Array = NDArray[np.float64]
@@ -27,6 +31,14 @@ SHAPES = [
     (2, 2, 32),
 ]
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+@pytest.fixture(autouse=True, params=["dense if small", "split"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small products by the dense matrices, or split and in chunks as large ones."""
+    if request.param == "split":
+        monkeypatch.setattr(kernel, "_FEW_CHANNELS", 0)
+        monkeypatch.setattr(kernel, "_CHUNK", 4)
 
 
 def make(shape: tuple[int, int, int], *lead: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,8 +96,9 @@ def test_leading_axes(lead: tuple[int, ...]) -> None:
     np.testing.assert_allclose(augment(x, vectors, bias).numpy(), ref_augment(x, vectors, bias), atol=1e-12)
 
 
-@pytest.mark.parametrize(("m", "products"), [(5, 1.0), (6, 0.5), (12, 0.375), (96, 0.375)])
-def test_split_saves_products(m: int, products: float) -> None:
+@pytest.mark.parametrize(("m", "products"), [(5, 1.0), (6, 0.5), (12, 0.375), (96, 0.25)])
+def test_split_saves_products(m: int, products: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "_FEW_CHANNELS", 0)
     t, b = 2, 3
     prepared = prepare(torch.zeros(t, b, b, m))
     assert isinstance(prepared, Prepared)
@@ -188,3 +201,28 @@ def test_bf16_autocast(m: int, grad: bool, low: bool) -> None:
             assert a.grad is not None
             assert a.grad.dtype == torch.float32
             assert a.grad.isfinite().all()
+
+
+def test_kept_matrices_follow_the_vectors() -> None:
+    """In inference the matrices are kept; every way to change the vectors is seen, also one without a version."""
+    paths = AugmentedPaths(16, 2, 2, gained=False)
+    x = torch.randn(3, 16)
+
+    def expected() -> Tensor:
+        with torch.no_grad():
+            return x + augment(x, paths.vectors, paths.bias)
+
+    changes = [
+        lambda: None,
+        lambda: paths.vectors.data.mul_(2),
+        lambda: paths.vectors.data.__setitem__(0, 0.1),
+        lambda: paths.load_state_dict({name: 0.5 * value for name, value in paths.state_dict().items()}),
+        lambda: setattr(paths.vectors, "data", paths.vectors.data.flip(0)),
+    ]
+    for change in changes:
+        change()
+        for _ in range(2):
+            with torch.no_grad():
+                torch.testing.assert_close(paths.treat(x, x), expected())
+    assert copy.deepcopy(paths)._kept is None
+    assert paths.double().treat(x.double(), x.double()).dtype == torch.float64

@@ -6,13 +6,13 @@ Both are printed. The paths of MSA are the main ones; those of the MLP assist, b
 they add. Theorems 2 and S.1 (Eq. S.5, S.8) bound the diversity of the tokens: vital `diversity_bound`.
 
 Θ is block-circulant: b × b blocks, each a circulant of size d/b defined by one vector, so it has b·d parameters (and a
-bias). The product is computed by splitting each circulant in halves (`unsmooth.remedies.kernels.circulant`), with fewer
+bias). The product is computed by splitting each circulant in four (`unsmooth.remedies.kernels.circulant`), with fewer
 multiplications than the dense product and no FFT.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,7 @@ class AugmentedPaths(TokenHook):
             nn.init.uniform_(parameter, -(channels**-0.5), channels**-0.5)
         self.gain = nn.Parameter(torch.zeros(channels)) if gained else None
         self.branch_input = Carried()  # put by an InputCapture
+        self._kept: tuple[Tensor, circulant.Prepared] | None = None  # vectors and their matrices
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         captured = self.branch_input.latest()
@@ -59,8 +60,30 @@ class AugmentedPaths(TokenHook):
             source = captured
             self.branch_input.clear()
         assert source is not None
-        paths = circulant.augment(source, self.vectors, self.bias)
-        return x + paths if self.gain is None else x.addcmul(paths, self.gain)
+        paths = circulant.augment(source, self.matrices(), self.bias)
+        if self.gain is not None:
+            return x.addcmul(paths, self.gain)
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._get_tracing_state():
+            return x + paths
+        return paths.add_(x) if paths.dtype == x.dtype else x + paths  # in place: nobody else has the paths
+
+    def matrices(self) -> Tensor | circulant.Prepared:
+        """The vectors, or without gradients on a CPU their matrices, which are kept until the vectors change.
+
+        Writing to `vectors.data` does not raise a version, so values are compared, which takes 1 % of the time.
+        """
+        vectors = self.vectors
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._get_tracing_state():
+            return vectors
+        if type(vectors.data) is not Tensor or vectors.device.type != "cpu":
+            return vectors
+        kept = self._kept
+        if kept is None or kept[0].dtype != vectors.dtype or not torch.equal(kept[0], vectors):
+            self._kept = kept = (vectors.detach().clone(), circulant.prepare(vectors.detach()))
+        return kept[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": None}
 
 
 class InputCapture(TokenHook):

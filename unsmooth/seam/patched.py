@@ -305,7 +305,7 @@ def patched_class(host: type[nn.Module]) -> type[nn.Module]:
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         patches: ModulePatches = self._unsmooth_patches
-        compiling = torch.compiler.is_compiling()
+        compiling = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
         if short is not None and not compiling and host.forward is known and takes_short_path(patches, self):
             out, count = direct.run(short, patches.attention, self, args, kwargs)
             if not count:

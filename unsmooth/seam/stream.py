@@ -74,8 +74,8 @@ class Stream(Tensor):
 
 
 def can_be_stream(x: Any) -> bool:
-    """Whether tokens can be a `Stream`: they are a plain tensor, and neither a graph nor another mode is recorded."""
-    return type(x) is Tensor and not torch._C._len_torch_function_stack() and torch._C._get_tracing_state() is None
+    """Whether tokens can be a `Stream`: they are a plain tensor, and no mode looks at their functions."""
+    return type(x) is Tensor and not torch._C._len_torch_function_stack()
 
 
 def plain(output: Any) -> Any:
