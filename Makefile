@@ -49,9 +49,10 @@ format: .venv/ready  ## format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/ready  ## measure the cost of imports, remedies, a diagnosis, training and a monitor
+bench: .venv/ready  ## measure the cost of imports, remedies, the seam, a diagnosis, training and a monitor
 	$(BIN)/python benchmarks/imports.py
 	$(BIN)/python benchmarks/remedies.py --write
+	$(BIN)/python benchmarks/seam.py --compile
 	$(BIN)/python benchmarks/vitals.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/monitor.py

@@ -1,9 +1,10 @@
 """What the seam costs: microseconds added per treated attention, per hook and per folded site, on a small host.
 
-Twelve blocks of 32 channels, one image of 17 tokens, one thread: so small that what is measured is the time of Python and
-of PyTorch's dispatcher, which an eager GPU waits for too. The plain host and the arms run in turns in one process; a
-number is the median over rounds of the difference of processor times of the thread, divided by the number of treated sites.
-The arithmetic of a remedy is part of it. The row of a copy of the plain host is the error of the measurement. `--compile` compares the models as compiled by inductor.
+Twelve blocks of 32 channels, one image of 17 tokens, one thread: so small that what is measured is the time of Python
+and of PyTorch's dispatcher, which an eager GPU waits for too. The plain host and the arms run in turns in one process; a
+number is the median over rounds of the difference of processor times of the thread, divided by the number of treated
+sites. The arithmetic of a remedy is part of it. The row of a copy of the plain host is the error of the measurement.
+`--compile` compares the models as compiled by inductor.
 
     python benchmarks/seam.py [--rounds 60] [--repeats 10] [--compile] [--only NAME …]
 """

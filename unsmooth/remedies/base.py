@@ -162,8 +162,8 @@ class HeadPatch(AttentionPatch):
 class OutputPatch(HeadPatch, ABC):
     """Changes the values or the output of an attention and not its map, which stays that of the host.
 
-    `output(attend, v, x)` is the new output; `x` are the tokens that the attention reads, one per query. A patch that does
-    not use `x` can say `direct = True`, which takes less time.
+    `output(attend, v, x)` is the new output; `x` are the tokens that the attention reads, one per query. A patch that
+    does not use `x` can say `direct = True`, which takes less time.
     """
 
     direct = False

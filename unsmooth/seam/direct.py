@@ -4,8 +4,8 @@ A `TorchFunctionMode` is asked about every function of a forward pass. A module 
 `F.scaled_dot_product_attention` can run without: the same code runs with other globals, in which `F` stands for
 `Functions` below. Nothing that others see is changed: the code is shared, and globals are looked up where they were.
 
-The module runs inside a mode first (`unsmooth.seam.patched`). If that reached one fused attention, the next passes take the
-short path, as long as the switches of the module that its code reads (such as `fused_attn`) stay the same.
+The module runs inside a mode first (`unsmooth.seam.patched`). If that reached one fused attention, the next passes take
+the short path, as long as the switches of the module that its code reads (such as `fused_attn`) stay the same.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def run(forward: Callable[..., Any], patches: Sequence[Any], module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, int]:
+def run(
+    forward: Callable[..., Any], patches: Sequence[Any], module: nn.Module, args: Any, kwargs: Any
+) -> tuple[Any, int]:
     """Run a forward that `with_functions` made. Returns its output and the number of attentions that it ran."""
     outer = _local.running
     _local.running = running = Running(patches)
@@ -94,7 +96,11 @@ def with_functions(forward: Any) -> Callable[..., Any] | None:
     if not replaced:
         return None
     copied = FunctionType(
-        forward.__code__, Globals(forward.__globals__, replaced), forward.__name__, forward.__defaults__, forward.__closure__
+        forward.__code__,
+        Globals(forward.__globals__, replaced),
+        forward.__name__,
+        forward.__defaults__,
+        forward.__closure__,
     )
     copied.__kwdefaults__ = forward.__kwdefaults__
     return copied
@@ -103,4 +109,6 @@ def with_functions(forward: Any) -> Callable[..., Any] | None:
 def switches_of(module: nn.Module, code: CodeType) -> Switches:
     """The switches of a module that a code may read, with their values."""
     own = module.__dict__
-    return tuple((name, own[name]) for name in code.co_names if name != "training" and type(own.get(name)) in (bool, str))
+    return tuple(
+        (name, own[name]) for name in code.co_names if name != "training" and type(own.get(name)) in (bool, str)
+    )

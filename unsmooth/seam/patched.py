@@ -86,7 +86,6 @@ class ModulePatches:
         return lambda x, branch: _weighted_sum(x, branch, changes, skip, gain)
 
 
-
 _observers_paused: ContextVar[bool] = ContextVar("unsmooth_observers_paused", default=False)
 
 
@@ -285,10 +284,7 @@ def takes_short_path(patches: ModulePatches, module: nn.Module) -> bool:
         if not patch.direct:
             return False
     own = module.__dict__
-    for name, value in patches.switches:
-        if own.get(name) != value:
-            return False
-    return True
+    return all(own.get(name) == value for name, value in patches.switches)
 
 
 def takes_stream(patches: ModulePatches) -> bool:
@@ -322,7 +318,9 @@ def patched_class(host: type[nn.Module]) -> type[nn.Module]:
         with patched:
             out = host.forward(self, *args, **kwargs)
         patched.check(host.__name__)
-        once = patched.fused_count == patched.attention_count == 1 and not any(layout.heads for layout in patches.layouts)
+        once = patched.fused_count == patched.attention_count == 1 and not any(
+            layout.heads for layout in patches.layouts
+        )
         if once and short is not None and not compiling:
             patches.switches = direct.switches_of(self, known.__code__)
         return out

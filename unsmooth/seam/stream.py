@@ -1,7 +1,7 @@
 """The residual stream as a kind of tensor that reports the functions it takes part in.
 
-A `TorchFunctionMode` is asked about every function of a block. A patch of its residual sums needs those of the stream alone:
-a norm, and the sum. So the block gets its tokens as a `Stream`, whose results are plain tensors.
+A `TorchFunctionMode` is asked about every function of a block. A patch of its residual sums needs those of the stream
+alone: a norm, and the sum. So the block gets its tokens as a `Stream`, whose results are plain tensors.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class Prepared(NamedTuple):
     """For four factors, one tensor ``[4, b q, T b q]``, with columns ordered ``(half, t, i, r)``: every sum after
     the products runs over long rows. Or one dense matrix ``[d, T d]``, with columns ``(t, i, r)``.
 
-    Otherwise skew-circulant parts from large to small, then the circulant rest: per factor of size ``h``, a matrix ``[b h, T b h]`` to be multiplied from the right. Its columns are
-    ordered ``(piece, t, i, r)``, pieces of the smallest factor's size ``q``: so every butterfly after the
+    Otherwise skew-circulant parts from large to small, then the circulant rest: per factor of size ``h``, a matrix
+    ``[b h, T b h]`` to be multiplied from the right. Its columns are ordered ``(piece, t, i, r)``, pieces of the smallest factor's size ``q``: so every butterfly after the
     products runs over long rows, and only the last sum restores the order of the channels."""
     blocks: int
     """Number ``b`` of slices."""
@@ -153,7 +153,7 @@ def _augment_in_chunks(tokens: Tensor, weight: Tensor, shift: Tensor, t: int) ->
         _from_residues(products.unflatten(-1, (2, -1)), sums, pieces)
         first, *others = torch.ops.aten.gelu_(pieces).view(count, 8, t, b, k).unbind(2)
         target = out[start : start + rows].transpose(1, 2)
-        reduce(lambda sum_, path: torch.add(sum_, path, out=target), others, first)  # noqa: B023 (used at once)
+        reduce(lambda sum_, path: torch.add(sum_, path, out=target), others, first)
     return out
 
 
