@@ -1,8 +1,8 @@
 """What the seam costs: microseconds added per treated attention, per hook and per folded site, on a small host.
 
 Twelve blocks of 32 channels, one image of 17 tokens, one thread: so small that what is measured is the time of Python
-and of PyTorch's dispatcher, which an eager GPU waits for too. The plain host and the arms run in turns in one process; a
-number is the median over rounds of the difference of processor times of the thread, divided by the number of treated
+and of PyTorch's dispatcher, which an eager GPU waits for too. The plain host and the arms run in turns in one process.
+A number is the median over rounds of the difference of processor times of the thread, divided by the number of treated
 sites. The arithmetic of a remedy is part of it. The row of a copy of the plain host is the error of the measurement.
 `--compile` compares the models as compiled by inductor.
 
@@ -86,7 +86,7 @@ def thread_seconds(model: Callable[..., object], image: torch.Tensor, repeats: i
 
 
 def in_turns(
-    plain: nn.Module, model: nn.Module, image: torch.Tensor, rounds: int, repeats: int
+    plain: Callable[..., object], model: Callable[..., object], image: torch.Tensor, rounds: int, repeats: int
 ) -> list[tuple[float, float]]:
     """Seconds of the plain host and of the model, of each round; which is first alternates."""
     for each in (plain, model):

@@ -46,8 +46,9 @@ class Prepared(NamedTuple):
     the products runs over long rows. Or one dense matrix ``[d, T d]``, with columns ``(t, i, r)``.
 
     Otherwise skew-circulant parts from large to small, then the circulant rest: per factor of size ``h``, a matrix
-    ``[b h, T b h]`` to be multiplied from the right. Its columns are ordered ``(piece, t, i, r)``, pieces of the smallest factor's size ``q``: so every butterfly after the
-    products runs over long rows, and only the last sum restores the order of the channels."""
+    ``[b h, T b h]`` to be multiplied from the right. Its columns are ordered ``(piece, t, i, r)``, pieces of the
+    smallest factor's size ``q``: so every butterfly after the products runs over long rows, and only the last sum
+    restores the order of the channels."""
     blocks: int
     """Number ``b`` of slices."""
 
