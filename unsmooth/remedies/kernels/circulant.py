@@ -34,7 +34,7 @@ __all__ = ["Prepared", "apply_fft", "augment", "dense", "prepare"]
 # Past the second level, the extra passes over memory cost as much as the products they save.
 _MAX_LEVELS = 2
 _FEW_CHANNELS = 96  # up to which the dense product takes less time than sums before and after smaller ones
-_CHUNK = 1576  # tokens; intermediate values of more do not fit into the caches
+_CHUNK = 1576  # tokens; it bounds the memory of intermediate values. Smaller chunks took longer
 _ROOT = 2.0**0.5
 
 
@@ -136,7 +136,7 @@ def _augment_by_factors(x: Tensor, weight: Tensor, bias: Tensor, b: int, eager: 
 
 
 def _augment_in_chunks(tokens: Tensor, weight: Tensor, shift: Tensor, t: int) -> Tensor:
-    """The same without gradients: chunks of tokens whose intermediate values stay in the cache, in the same memory."""
+    """The same without gradients: in chunks of tokens, whose intermediate values are written to the same memory."""
     n, b, m = tokens.shape
     k = m // 8
     rows = min(n, _CHUNK) if tokens.device.type == "cpu" else n
