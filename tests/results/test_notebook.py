@@ -14,7 +14,7 @@ from typing import Any
 import matplotlib
 import pytest
 from matplotlib.figure import Figure
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Frame
 
 import unsmooth
 from tests.report.test_diagnosis_page import ODD, diagnosis, hostile
@@ -30,12 +30,16 @@ from unsmooth.spec import SpecItem
 from unsmooth.surgery.plan import BlockPlan, Plan
 
 __all__ = ["browser"]
-# The document of a packed frame is written by its own script, which selectors of playwright do not wait for.
-DRAWN = """new Promise((done) => {
-  const look = () => (document.documentElement.dataset.drawn === "all" ? done() : setTimeout(look, 20));
-  look();
-})"""
 FRAME = re.compile(r'<iframe sandbox="allow-scripts" style="[^"<>]*" title="unsmooth" srcdoc="([^"<>]*)"></iframe>')
+
+
+def wait_until_drawn(report: Frame) -> None:
+    """The document of a packed frame is written by its own script, which ends what waits in the one before."""
+    for _ in range(600):
+        if report.evaluate("document.documentElement.dataset.drawn") == "all":
+            return
+        report.page.wait_for_timeout(50)
+    raise AssertionError("its charts are not drawn after 30 seconds")
 
 
 def odd_plan() -> Plan:
@@ -180,7 +184,7 @@ def test_a_frame_runs_in_a_browser_and_touches_nothing_outside(browser: Browser,
     tab.on("request", lambda r: trouble.append(r.url) if r.url.startswith("http") else None)
     tab.goto(file.as_uri())
     report, finding, plan = (frame.content_frame() for frame in tab.query_selector_all("iframe"))
-    report.evaluate(DRAWN)
+    wait_until_drawn(report)
     assert report.evaluate("document.querySelectorAll('#decided .js-plotly-plot').length") == 2
     report.evaluate("document.querySelector(\".contents a[href='#heatmap']\").click()")
     assert report.evaluate("document.querySelector('#heatmap details').open")
