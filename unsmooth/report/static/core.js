@@ -77,7 +77,8 @@ function drawRest() {
 
 // A chart in a closed fold has no size: it is drawn when the fold opens.
 const folded = (node) => Boolean(node.closest("details:not([open])"));
-const later = window.requestIdleCallback || ((f) => setTimeout(f, 200));
+// With a limit: the frame of a notebook may not be idle for long, or not be told.
+const later = (f) => (window.requestIdleCallback ? requestIdleCallback(f, { timeout: 300 }) : setTimeout(f, 200));
 function idle() {
   const next = [...charts].find(([node, entry]) => !entry.drawn && !folded(node));
   if (next) {
