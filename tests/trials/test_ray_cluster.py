@@ -59,6 +59,7 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_mistakes_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
     with pytest.raises(UnsmoothError, match=r"no node of the Ray cluster has 8 CPUs and 0 GPUs \(nodes: 1 CPUs"):
         compare(SPECS, "digits", out=tmp_path, cluster="ray", run_cpus=8, progress=False, **FIELDS)
@@ -85,6 +86,7 @@ def test_an_interrupted_trial_saves_its_runs(cluster: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_runs_of_a_lost_node_resume_elsewhere(cluster: Any, tmp_path: Path) -> None:
     """The node is killed while each node is within an epoch of a run that has a checkpoint."""
     reports: list[tuple[str, int]] = []
