@@ -1,7 +1,7 @@
 """Growth of a diagnosis and of a training step with tokens, depth, width, images and processes.
 
 Each point runs in its own process with one thread: CPU time (the machine may be busy) and peak memory. The diagnosis is
-the whole default one: vitals, bounds, random reference, samples and verdict. A training step is forward, backward and
+the whole default one: vitals, random reference, samples and verdict. A training step is forward, backward and
 AdamW. Slopes are those of least squares in log–log. Vitals are timed one by one, as what `measure` takes with one vital
 more than with none.
 
@@ -287,7 +287,11 @@ def main() -> None:
     lines += ["## Processes", "", "A pass over 64 images; CPU time of the busiest process.", "",
               *table(["processes", "seconds"], [[r["processes"], f"{r['seconds']:.2f}"] for r in rows])]  # fmt: skip
     if options.write:
-        PAGE.write_text(f"{HEAD}\n" + "\n".join(lines).rstrip() + "\n", encoding="utf-8")
+        import torch
+
+        measurements = "one measurement" if options.rounds == 1 else f"the median of {options.rounds} measurements"
+        head = HEAD.format(cpu=f"an x86 CPU ({torch.backends.cpu.get_cpu_capability()})", measurements=measurements)
+        PAGE.write_text(f"{head}\n" + "\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
 HEAD = """# Growth
@@ -295,9 +299,9 @@ HEAD = """# Growth
 <!-- Written by benchmarks/growth.py --write. -->
 
 How the cost of a diagnosis and of a training step grows. Slopes are those of log time or log memory against log size:
-1 is linear, 2 quadratic. Each point is a process with one thread on an AVX2 CPU. Times are CPU times of a single
-measurement, since the machine was busy with other work. The diagnosis is the whole default one, with its bounds, random
-reference, samples and verdict, whose cost few images share here. "Share" is its time as a multiple of the forward pass;
+1 is linear, 2 quadratic. Each point is a process with one thread on {cpu}. Times are CPU times of
+{measurements}; the machine was busy with other work. The diagnosis is the whole default one, with its random reference,
+samples and verdict, whose cost few images share here. "Share" is its time as a multiple of the forward pass;
 the number below it is the difference of the two slopes.
 """
 
