@@ -27,19 +27,22 @@ class Threshold:
 SKIPLESS = "6 to 48 blocks without the attention skip, untrained and trained on CIFAR-10 for 250 to 600 steps"
 TRAINED = "6 to 48 blocks with skips, trained on CIFAR-10 for 250 to 600 steps"
 SALIENCY = "a saliency fine-tune of DINOv2 ViT-S/14 on 60 photographs"
+HOST = "cct_12_3x2_32, trained to 83.7 % on CIFAR-10"
 RANDOM = "DeiT-Ti with 6 to 48 blocks, untrained"
 
 THRESHOLDS: dict[str, Threshold] = {
     "collapsed_similarity": Threshold(
         0.9,
         "token similarity of collapsed tokens",
-        f"{SKIPLESS}: at least 0.92 from block 1; {TRAINED}: at most 0.78; {RANDOM}: 0.71",
+        f"{SKIPLESS}: at least 0.92 from block 1; {TRAINED}: at most 0.78; {RANDOM}: 0.71; {HOST}: at most 0.66, "
+        "untrained 0.84",
         "token_cosine",
     ),
     "similarity_rise": Threshold(
         0.15,
         "rise of token similarity above its lowest earlier value",
-        f"{SALIENCY}: 0.10 at block 8, 0.20 at block 10; {TRAINED}: 0.12 and 0.16 (6, 12), 0.23 and 0.26 (24, 48)",
+        f"{SALIENCY}: 0.10 at block 8, 0.20 at block 10; {HOST}: 0.06; "
+        f"{TRAINED}: 0.12 and 0.16 (6, 12), 0.23 and 0.26 (24, 48)",
     ),
     "least_similarity": Threshold(
         0.4,
@@ -49,7 +52,7 @@ THRESHOLDS: dict[str, Threshold] = {
     "collapsed_rank_share": Threshold(
         0.05,
         "effective rank of collapsed tokens, as a share of min(n, d)",
-        f"{SKIPLESS}: at most 0.03 from block 1; {TRAINED}: at least 0.09; {RANDOM}: 0.20",
+        f"{SKIPLESS}: at most 0.03 from block 1; {TRAINED}: at least 0.09; {RANDOM}: 0.20; {HOST}: at least 0.38",
         "effective_rank",
         "share",
         above=False,
@@ -64,7 +67,8 @@ THRESHOLDS: dict[str, Threshold] = {
     "rank_fall": Threshold(
         0.4,
         "relative fall of effective rank below its highest earlier value",
-        f"{SALIENCY}: 0.25 at block 8, 0.44 at block 10; {TRAINED}: 0.16 and 0.30 (6, 12), 0.51 and 0.62 (24, 48)",
+        f"{SALIENCY}: 0.25 at block 8, 0.44 at block 10; {HOST}: 0.16; "
+        f"{TRAINED}: 0.16 and 0.30 (6, 12), 0.51 and 0.62 (24, 48)",
         above=False,
     ),
     "far_rise": Threshold(
@@ -92,7 +96,7 @@ THRESHOLDS: dict[str, Threshold] = {
         "branch_ratio",
         "attn",
     ),
-    "low_pass": Threshold(0.9, "entropy of smoothing attention, as a share of log m", f"{SALIENCY}: at most 0.77"),
+    "low_pass": Threshold(0.9, "entropy of smoothing attention, as a share of log m", f"{SALIENCY}: at most 0.77; {HOST}: at most 0.84"),
     "idle_influence": Threshold(
         0.01, "block influence of an idle block", f"{RANDOM}: 0.008 to 0.014", "block_influence", above=False
     ),
