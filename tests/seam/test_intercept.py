@@ -284,7 +284,7 @@ def test_other_scores_raise_when_attention_is_no_longer_fused(name: str, case: s
     model = treat(host(name), case)
     wanted = outputs(model, name)
     unfuse(name, model)
-    with pytest.raises(RuntimeError, match="did not reach the attention scores"):
+    with pytest.raises(RuntimeError, match="did not reach the attention"):
         outputs(model, name)
     explicit = host(name)
     unfuse(name, explicit)

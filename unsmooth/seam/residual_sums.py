@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -29,13 +28,13 @@ class ResidualScale:
     gain: float = 1.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class PatchedSum:
     """One residual sum of a module: what its patches make of it."""
 
-    skip: float = 1.0
-    gain: float = 1.0
-    changes: tuple[nn.Module, ...] = ()  # patches of the branch
+    skip: float
+    gain: float
+    changes: list[nn.Module]  # patches of the branch
 
     @property
     def is_plain(self) -> bool:
@@ -44,16 +43,18 @@ class PatchedSum:
 
 def patched_sums(
     branches: Sequence[str], scales: Sequence[ResidualScale], changes: Sequence[tuple[str, nn.Module]]
-) -> tuple[PatchedSum, ...]:
+) -> list[PatchedSum]:
     """The residual sums of a module with these branches, up to the last one that has a patch."""
-    last = 0
-    sums = []
+    sums, last = [], 0
     for i, branch in enumerate(branches, start=1):
-        factors = [scale for scale in scales if scale.branch == branch]
-        of_branch = tuple(patch for name, patch in changes if name == branch)
-        sums.append(PatchedSum(prod(s.skip for s in factors), prod(s.gain for s in factors), of_branch))
-        last = i if factors or of_branch else last
-    return tuple(sums[:last])
+        skip, gain = 1.0, 1.0
+        for scale in scales:
+            if scale.branch == branch:
+                skip, gain, last = skip * scale.skip, gain * scale.gain, i
+        of_branch = [patch for name, patch in changes if name == branch]
+        last = i if of_branch else last
+        sums.append(PatchedSum(skip, gain, of_branch))
+    return sums[:last]
 
 
 class ResidualSums:
