@@ -18,7 +18,8 @@ from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Attention, Block
 from unsmooth.hosts.inputs import first_tensor
 from unsmooth.seam.intercept import AttentionCall
-from unsmooth.seam.patched import PatchedForward, observers_are_paused, patches_of
+from unsmooth.seam.observers import observers_are_paused
+from unsmooth.seam.patched import PatchedForward, patches_of
 from unsmooth.surgery.plan import anatomy_of
 
 KINDS = {name: ["global", "global"] for name in ALL} | {

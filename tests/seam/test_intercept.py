@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from tests.support.small_hosts import ALL, host, outputs, treat
 from unsmooth.seam.intercept import AttentionCall, AttentionInterceptor, multi_head_attention
-from unsmooth.seam.patched import ModulePatches, PatchedForward, ResidualScale, module_patches, patched_class, unpatch
+from unsmooth.seam.patched import ModulePatches, PatchedForward, module_patches, patched_class, unpatch
 from unsmooth.seam.products import Product
+from unsmooth.seam.residual_sums import ResidualScale
 
 
 class Witness(AttentionInterceptor):
@@ -283,7 +284,7 @@ def test_other_scores_raise_when_attention_is_no_longer_fused(name: str, case: s
     model = treat(host(name), case)
     wanted = outputs(model, name)
     unfuse(name, model)
-    with pytest.raises(RuntimeError, match="did not reach the attention scores"):
+    with pytest.raises(RuntimeError, match="did not reach the attention"):
         outputs(model, name)
     explicit = host(name)
     unfuse(name, explicit)
@@ -318,7 +319,7 @@ def test_a_treated_multi_head_module_with_need_weights_raises() -> None:
 
 def test_a_weighted_residual_sum_is_not_scaled() -> None:
     x, branch = draw(2, 5, 6), draw(2, 5, 6, seed=1)
-    treatment = PatchedForward(
+    treatment = PatchedForward.as_mode(
         ModulePatches(residuals=[ResidualScale("attn", skip=0.0)], residual_branches=("attn",)), nn.Identity(), x
     )
     with treatment:
@@ -334,7 +335,7 @@ def test_a_residual_sum_is_scaled_for_every_spelling(
     write: Callable[[Tensor, Tensor], Tensor], skip: float, gain: float
 ) -> None:
     x, branch = draw(2, 5, 6), draw(2, 5, 6, seed=1)
-    treatment = PatchedForward(
+    treatment = PatchedForward.as_mode(
         ModulePatches(residuals=[ResidualScale("attn", skip, gain)], residual_branches=("attn", "mlp")),
         nn.Identity(),
         x,

@@ -15,7 +15,8 @@ import unsmooth
 from tests.support.small_hosts import host, treat
 from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.inputs import image_size
-from unsmooth.seam.patched import observers_are_paused, observers_paused, patches_of
+from unsmooth.seam.observers import observers_are_paused, observers_paused
+from unsmooth.seam.patched import patches_of
 from unsmooth.surgery.plan import anatomy_of
 
 REPEATS = 8

@@ -18,7 +18,8 @@ from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.hosts.inputs import first_tensor
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.seam.intercept import UNKNOWN, AttentionCall, AttentionInterceptor, MapLayout, residual_side
-from unsmooth.seam.patched import observers_are_paused, observers_paused, patches_of
+from unsmooth.seam.observers import observers_are_paused, observers_paused
+from unsmooth.seam.patched import patches_of
 from unsmooth.surgery.plan import anatomy_of
 
 OnTokens = Callable[[Block, Tensor], None]

@@ -127,6 +127,8 @@ class Anatomy:
     patch_embed: PatchEmbedding | None
     skipped: tuple[str, ...] = ()
     sums: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the residual sums of the holders of list blocks
+    # The modules whose residual sums are all `x + branch`, where x is the input of the module or the sum before.
+    stream_on_left: frozenset[str] = frozenset()
 
     def residual_branches(self, module: str) -> tuple[str, ...]:
         """The branch of each residual sum that a module runs: a block, or the holder of several."""

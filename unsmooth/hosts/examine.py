@@ -66,7 +66,9 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
             blocks.append(block)
     if not blocks:
         raise UnsmoothError(f"{type(model).__name__} has no block to treat: {'; '.join(dict.fromkeys(skipped))}")
-    return Anatomy(tuple(blocks), patch_embed, tuple(skipped), _sums_of_holders(blocks, traced))
+    elsewhere = {call.name for call in traced.calls if not call.stream_on_left}
+    on_left = frozenset(call.name for call in traced.calls if call.sums and call.name not in elsewhere)
+    return Anatomy(tuple(blocks), patch_embed, tuple(skipped), _sums_of_holders(blocks, traced), on_left)
 
 
 def _final_blocks(

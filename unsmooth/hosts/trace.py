@@ -44,6 +44,7 @@ class ModuleCall:
     input: Shape | None = None
     output: Shape | None = None
     sums: list[int] = field(default_factory=list)  # its input plus a tensor, that sum plus a tensor, and so on
+    stream_on_left: bool = True  # whether each of them is `x + branch`, where x is its input or the sum before
 
 
 @dataclass
@@ -238,6 +239,7 @@ class _Recorder(AttentionInterceptor):
         for running in self.running():
             if residual_side(running.stream, args) is not None:
                 running.call.sums.append(at)
+                running.call.stream_on_left &= func is Tensor.add and args[0] is running.stream[0] and not kwargs
                 running.stream = [out]
                 self.trace.exits.pop(running.call.name, None)  # a list block goes on
         self.follow_map(args, out)

@@ -23,7 +23,7 @@ from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.remedies.base import Placement, Remedy, TokenHook, branch_names, register
 from unsmooth.remedies.kernels import circulant
 from unsmooth.seam.carried import Carried
-from unsmooth.seam.patched import ResidualScale
+from unsmooth.seam.residual_sums import ResidualScale
 from unsmooth.utils.options import option, options
 
 

@@ -32,7 +32,8 @@ from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import as_tokens, prefix_of
 from unsmooth.seam.carried import is_recomputed, pass_on
 from unsmooth.seam.intercept import Attend, AttentionCall, SdpaOptions, softmax_call
-from unsmooth.seam.patched import ResidualScale, not_scriptable
+from unsmooth.seam.patched import not_scriptable
+from unsmooth.seam.residual_sums import ResidualScale
 from unsmooth.utils.options import options
 
 OptionsT = TypeVar("OptionsT")
@@ -111,9 +112,21 @@ class AttentionPatch(nn.Module):
     attention_order = 0  # which attention of its module it changes, in the order in which they run
     rescores = False  # whether it replaces the scores
     scores_product = 0  # the matrix product of an explicit attention that it replaces, counted from 1; 0: none
+    reads_tokens = False  # whether `transform` needs the tokens that the attention reads
+    transforms = True  # whether `transform` is all that it does to a fused attention
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own, base = (cls.masked, cls.rescore, cls.change), (AttentionPatch.masked, AttentionPatch.rescore)
+        cls.transforms = own == (*base, AttentionPatch.change)
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
         return attend(v)
+
+    def transform(self, attend: Attend, v: Tensor, x: Tensor | None) -> Tensor:
+        """The output of the changed attention; `x` are the tokens that it reads, if the patch `reads_tokens`."""
+        out: Tensor = self(attend, v)
+        return out
 
     def matrix(self, weights: Tensor) -> Tensor:
         return weights
@@ -132,7 +145,8 @@ class AttentionPatch(nn.Module):
 
     def change(self, call: AttentionCall) -> AttentionCall:
         """The attention call with the changed map."""
-        return call.then(self, self.matrix)
+        attend, original, x = call.attend, call.map, call.x
+        return replace(call, attend=lambda v: self.transform(attend, v, x), map=lambda: self.matrix(original()))
 
 
 class HeadPatch(AttentionPatch):
@@ -150,15 +164,15 @@ class HeadPatch(AttentionPatch):
 class OutputPatch(HeadPatch, ABC):
     """Changes the values or the output of an attention and not its map, which stays that of the host.
 
-    `output(attend, v, x)` is the new output; `x` are the tokens that the attention reads, one per query.
+    `output(attend, v, x)` is the new output; `x` are the tokens that the attention reads, one per query, if the patch
+    `reads_tokens`.
     """
 
     @abstractmethod
     def output(self, attend: Attend, v: Tensor, x: Tensor | None) -> Tensor: ...
 
-    def change(self, call: AttentionCall) -> AttentionCall:
-        attend, x = call.attend, call.x
-        return replace(call, attend=lambda v: self.output(attend, v, x))
+    def transform(self, attend: Attend, v: Tensor, x: Tensor | None) -> Tensor:
+        return self.output(attend, v, x)
 
 
 class MapPatch(HeadPatch):

@@ -32,6 +32,8 @@ class GatedAttentionOptions:
 class OutputGate(OutputPatch):
     """The output of attention times a sigmoid gate that reads the same tokens."""
 
+    reads_tokens = True
+
     def __init__(self, attention: Attention, gate: str):
         super().__init__(attention)
         self.heads, self.head_axis = attention.heads, attention.head_axis

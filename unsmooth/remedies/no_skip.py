@@ -15,7 +15,7 @@ from typing import Literal
 from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.remedies.base import Placement, Remedy, branch_names, register
-from unsmooth.seam.patched import ResidualScale
+from unsmooth.seam.residual_sums import ResidualScale
 from unsmooth.utils.options import option, options
 
 

@@ -44,6 +44,10 @@ ALIAS = {
     torch.flatten,
     Tensor.flatten,
 }  # Tensor.unflatten is left out: torch.compile does not find a method written in Python in a set
+# Functions that are events, by what they are events of. All others leave an interceptor at once if it wants these only.
+ATTENTION = frozenset({F.scaled_dot_product_attention, F.multi_head_attention_forward, torch.einsum, *SOFTMAX, *MATMUL})
+LINEAR = frozenset({F.linear, F.multi_head_attention_forward})
+RESIDUAL = frozenset({*ADD, *ALIAS})
 
 
 class SdpaOptions(TypedDict):
@@ -101,11 +105,6 @@ class AttentionCall:
     x: Tensor | None = None
     dropout: float = 0.0
 
-    def then(self, transform: Callable[[Attend, Tensor], Tensor], matrix: Callable[[Tensor], Tensor]) -> AttentionCall:
-        """The same attention with a changed map: `transform` as a function of V, `matrix` on the map itself."""
-        attend, original = self.attend, self.map
-        return replace(self, attend=lambda v: transform(attend, v), map=lambda: matrix(original()))
-
     def unfolded(self, heads: int) -> AttentionCall:
         """The same attention with an axis of its own for heads that are in the first axis."""
         call, v = self, unfold(self.v, heads)
@@ -158,11 +157,10 @@ class AttentionInterceptor(TorchFunctionMode):
     """Recognises the events of a forward pass. Each `on_…` method runs its event unchanged unless overridden."""
 
     follows_products = False  # whether products before a softmax are events: `on_scores`
+    wanted: frozenset[Any] | None = None  # the functions that are events; None: all, and `on_other` gets the rest
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.weights: Tensor | None = None  # the latest explicit softmax that was not multiplied with values yet
-        self.logits: Tensor | None = None  # its input
+    weights: Tensor | None = None  # the latest explicit softmax that was not multiplied with values yet
+    logits: Tensor | None = None  # its input
 
     def layout(self) -> MapLayout:
         """How the host writes its next attention, if it was examined."""
@@ -197,6 +195,8 @@ class AttentionInterceptor(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if self.wanted is not None and func not in self.wanted:
+            return func(*args, **kwargs) if kwargs else func(*args)
         kwargs = kwargs or {}
         if func is F.linear:
             return self.on_linear(*linear_arguments(*args, **kwargs))

@@ -6,51 +6,43 @@ once per host class. Its class is restored when the last patch is removed.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import product
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unsmooth.errors import UnsmoothError
+from unsmooth.seam.functional_view import ViewedForward, viewed
 from unsmooth.seam.intercept import (
+    ATTENTION,
+    LINEAR,
+    RESIDUAL,
     UNKNOWN,
     AttentionCall,
-    AttentionInterceptor,
     MapLayout,
     SdpaOptions,
     fused_call,
     residual_side,
     unfold,
 )
+from unsmooth.seam.observers import ForwardObserver, active, observers_paused
 from unsmooth.seam.products import Product
+from unsmooth.seam.residual_sums import ResidualScale, ResidualStream, ResidualSums, patched_sums
 
 PREFIX = "unsmooth_"  # of the names of the modules that remedies add to a host
-
-
-@dataclass
-class ResidualScale:
-    """Factors of one residual sum: skip·x + gain·branch."""
-
-    branch: str
-    skip: float = 1.0
-    gain: float = 1.0
-
-
-class ForwardObserver(Protocol):
-    """Receives the effective attention and residual sums of patched modules, in the thread that it belongs to."""
-
-    thread: int  # threading.get_ident() of the thread that it observes
-
-    def saw_attention(self, call: AttentionCall) -> None: ...
-
-    def saw_residual(self, x: Tensor, branch: Tensor, out: Tensor) -> None: ...
+# The functions that are events, by whether attention, linear layers and residual sums are patched.
+WANTED = {
+    (attention, linear, residual): frozenset[Any](
+        [*(ATTENTION if attention else ()), *(LINEAR if linear else ()), *(RESIDUAL if residual else ())]
+    )
+    for attention, linear, residual in product((False, True), repeat=3)
+}
 
 
 @dataclass
@@ -63,62 +55,54 @@ class ModulePatches:
     residuals: list[ResidualScale] = field(default_factory=list)
     changes: list[tuple[str, Any]] = field(default_factory=list)  # branch, and the patch of what it adds
     residual_branches: tuple[str, ...] = ()  # the branch of each residual sum of the module
+    stream_on_left: bool = False  # whether each of them is `x + branch`, where x is the stream itself
     observers: list[ForwardObserver] = field(default_factory=list)
+    memo: dict[Any, Any] = field(default_factory=dict)  # what was found out; `module_patches` forgets it
 
     def __bool__(self) -> bool:
         return bool(self.attention or self.linears or self.residuals or self.changes)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "observers": []}  # an observer belongs to one model: copies start without
+        return {**self.__dict__, "observers": [], "memo": {}}  # an observer belongs to one model: copies start without
+
+    def sums(self) -> ResidualSums:
+        """The residual sums of one forward pass."""
+        sums = self.memo.get("sums")
+        if sums is None:
+            self.memo["sums"] = sums = patched_sums(self.residual_branches, self.residuals, self.changes)
+        return ResidualSums(sums, self.observers)
 
 
-_observers_paused: ContextVar[bool] = ContextVar("unsmooth_observers_paused", default=False)
-
-
-def observers_are_paused() -> bool:
-    return _observers_paused.get()
-
-
-@contextmanager
-def observers_paused() -> Iterator[None]:
-    """Within the context, observers of this thread ignore what runs: the arithmetic of a patch or of a callback."""
-    token = _observers_paused.set(True)
-    try:
-        yield
-    finally:
-        _observers_paused.reset(token)
-
-
-def _active(observers: list[ForwardObserver]) -> list[ForwardObserver]:
-    """The observers of this thread, unless they are paused."""
-    if not observers or observers_are_paused():  # the first test suffices where nobody observes
-        return []
-    return [observer for observer in observers if observer.thread == threading.get_ident()]
-
-
-class PatchedForward(AttentionInterceptor):
+class PatchedForward(ViewedForward):
     """Applies the patches of one module while its forward pass runs.
 
     `check` raises if a patch was not used: a host that ran another path than the one that was traced must not run
     untreated without notice.
     """
 
-    def __init__(self, patches: ModulePatches, module: nn.Module, stream: Tensor | None) -> None:
-        super().__init__()
-        self.patches = patches
-        self.linears = [(attrgetter(path)(module), patch) for path, patch in patches.linears]
-        self.follows_products = any(patch.scores_product for patch in patches.attention)
-        self.stream = [stream]  # the residual stream, under all its names
-        self.source: Tensor | None = None  # the input of the first linear layer: the tokens that an attention reads
-        self.residual_count = 0
-        self.product_count = 0
-        self.attention_count = 0
-        self.scores_count = 0
-        self.linear_count = 0
+    linears: Sequence[tuple[Tensor, Any]] = ()
+    source: Tensor | None = None  # the input of the first linear layer: the tokens that an attention reads
+    sums: ResidualSums | None = None
+    stream: Sequence[Tensor | None] = ()  # the residual stream, under all its names
+    product_count = attention_count = scores_count = linear_count = 0
 
-    @property
-    def follows_stream(self) -> bool:
-        return bool(self.patches.residuals or self.patches.changes)
+    def __init__(self, patches: ModulePatches) -> None:
+        self.patches = patches
+
+    @classmethod
+    def as_mode(cls, patches: ModulePatches, module: nn.Module, stream: Tensor | None) -> PatchedForward:
+        """An interceptor that is asked about all functions which the patches of the module change."""
+        patched = cls(patches)
+        patched.linears = [(attrgetter(path)(module), patch) for path, patch in patches.linears]
+        patched.stream = (stream,)
+        attention, linear, residual = bool(patches.attention), bool(patches.linears), False
+        for patch in patches.attention:
+            linear = linear or patch.reads_tokens
+            patched.follows_products = patched.follows_products or patch.scores_product > 0
+        if patches.residuals or patches.changes:
+            patched.sums, residual = patches.sums(), True
+        patched.wanted = WANTED[attention, linear, residual]
+        return patched
 
     def layout(self) -> MapLayout:
         layouts = self.patches.layouts
@@ -130,14 +114,31 @@ class PatchedForward(AttentionInterceptor):
             return self.patches.attention
         return [patch for patch in self.patches.attention if patch.attention_order == self.attention_count]
 
+    def is_usual(self, patches: list[Any], q: Tensor, v: Tensor, options: SdpaOptions) -> bool:
+        """Whether one patch transforms the output of an attention of which nobody asks for its map or scores."""
+        return (
+            len(patches) == 1
+            and patches[0].transforms
+            and not self.patches.observers
+            and q.ndim == v.ndim == 4
+            and (q.shape[:2] == v.shape[:2] or options["enable_gqa"])
+        )
+
     def on_sdpa(self, q: Tensor, k: Tensor, v: Tensor, options: SdpaOptions) -> Tensor:
+        patches = self.next_patches()
+        if self.is_usual(patches, q, v, options):
+            self.attention_count += 1
+            self.scores_count += 1
+            transformed: Tensor = patches[0].transform(
+                lambda x: F.scaled_dot_product_attention(q, k, x, **options), v, self.source
+            )
+            return transformed
         heads = self.layout().heads if q.ndim == 3 else 0
         if heads:
             mask = options["attn_mask"]
             if mask is not None and mask.ndim == 3:
                 options = {**options, "attn_mask": unfold(mask, heads) if len(mask) > 1 else mask[None]}
             q, k, v = unfold(q, heads), unfold(k, heads), unfold(v, heads)
-        patches = self.next_patches()
         for patch in patches:
             options = patch.masked(q, k, options)
         call = fused_call(q, k, v, options)
@@ -154,7 +155,7 @@ class PatchedForward(AttentionInterceptor):
         call = replace(call, x=self.source)
         for patch in patches:
             call = patch.change(call)
-        observers = _active(self.patches.observers)
+        observers = active(self.patches.observers)
         if not observers:
             return call.attend(call.v)
         with observers_paused():
@@ -200,59 +201,91 @@ class PatchedForward(AttentionInterceptor):
 
     def on_add(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         # A sum with options of its own (alpha) cannot be scaled here; `check` reports it.
-        side = residual_side(self.stream, args) if self.follows_stream and not kwargs else None
+        side = residual_side(self.stream, args) if self.sums is not None and not kwargs else None
         if side is None:
             return func(*args, **kwargs)
-        branches = self.patches.residual_branches
-        name = branches[self.residual_count] if self.residual_count < len(branches) else "other"
-        self.residual_count += 1
-        changes = [patch for branch, patch in self.patches.changes if branch == name]
-        skip, gain = 1.0, 1.0
-        for scale in self.patches.residuals:
-            if scale.branch == name:
-                skip, gain = skip * scale.skip, gain * scale.gain
-        if skip == gain == 1.0 and not changes:
-            out = func(*args, **kwargs)
-        else:
-            observers = _active(self.patches.observers)
-            if not observers:
-                out = _weighted_sum(args[side], args[1 - side], changes, skip, gain)[1]
-            else:
-                with observers_paused():
-                    added, out = _weighted_sum(args[side], args[1 - side], changes, skip, gain)
-                for observer in observers:
-                    observer.saw_residual(args[side], added, out)
-        self.stream = [out]
+        assert self.sums is not None
+        out = self.sums.add(args[side], args[1 - side], func, *args)
+        self.stream = (out,)
         return out
 
     def on_alias(self, source: Tensor, result: Tensor) -> None:
-        if self.follows_stream and any(source is known for known in self.stream):
-            self.stream.append(result)
+        if self.sums is not None and any(source is known for known in self.stream):
+            self.stream = (*self.stream, result)
 
     def check(self, where: str) -> None:
         """Raise if the forward pass did not reach every patch."""
-        patches = self.patches
-        reached = {
-            "attention": self.attention_count > max((patch.attention_order for patch in patches.attention), default=-1),
-            "attention scores": self.scores_count > 0 or not any(patch.rescores for patch in patches.attention),
-            "linear layers": self.linear_count >= len(self.linears),
-            "residual sums": not self.follows_stream or self.residual_count >= len(patches.residual_branches),
-        }
-        missed = [site for site, ok in reached.items() if not ok]
-        if missed:
-            raise RuntimeError(
-                f"unsmooth: this forward pass of {where} did not reach the {' and '.join(missed)} that a remedy acts "
-                "on, so the remedy would be silently off. If the host now uses another attention implementation, "
-                "remove the remedy and apply it again; with torch.export, use strict=False."
-            )
+        attention = scores = False
+        for patch in self.patches.attention:
+            attention = attention or self.attention_count <= patch.attention_order
+            scores = scores or (patch.rescores and not self.scores_count)
+        residual = self.sums is not None and not self.sums.complete
+        linear = self.linear_count < len(self.linears)
+        if attention or scores or linear or residual:
+            sites = {"attention": attention, "attention scores": scores, "linear layers": linear}
+            raise not_reached(where, *(site for site, missed in sites.items() if missed),
+                              *(["residual sums"] if residual else []))  # fmt: skip
 
 
-def _weighted_sum(x: Tensor, branch: Tensor, changes: list[Any], skip: float, gain: float) -> tuple[Tensor, Tensor]:
-    """What the branch adds, after its patches, and skip·x + gain·branch."""
-    for patch in changes:
-        branch = patch(x, branch)
-    branch = branch if gain == 1.0 else gain * branch
-    return branch, branch if skip == 0.0 else branch.add(x, alpha=skip)
+def not_reached(where: str, *sites: str) -> RuntimeError:
+    """The error of a forward pass that ran another path than the one that was traced."""
+    return RuntimeError(
+        f"unsmooth: this forward pass of {where} did not reach the {' and '.join(sites)} that a remedy acts "
+        "on, so the remedy would be silently off. If the host now uses another attention implementation, "
+        "remove the remedy and apply it again; with torch.export, use strict=False."
+    )
+
+
+def is_eager() -> bool:
+    """Whether short paths can be taken: nothing records the functions of this forward pass."""
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._get_tracing_state() is None
+        and torch._C._len_torch_function_stack() == 0
+    )
+
+
+def _with_stream(forward: Any, module: nn.Module, patches: ModulePatches, x: Tensor, args: Any, kwargs: Any) -> Any:
+    """A forward pass in which only residual sums are patched, with the tokens x as a `ResidualStream`."""
+    sums = patches.sums()
+    stream = ResidualStream.of(x, sums)
+    args = [stream if each is x else each for each in args]
+    if kwargs:
+        kwargs = {name: stream if each is x else each for name, each in kwargs.items()}
+    out = forward(module, *args, **kwargs)
+    if not sums.complete:
+        raise not_reached(type(module).__name__, "residual sums")
+    return out
+
+
+def _with_view(forward: Any, module: nn.Module, patches: ModulePatches, args: Any, kwargs: Any) -> Any:
+    """A forward pass in which only attention is patched, by a view of it if that sees all of it."""
+    # A forward may take another path in training, or by the value of a flag.
+    kind = (forward, module.training, *[_flag(x) for x in args], *[(name, _flag(x)) for name, x in kwargs.items()])
+    by_view = patches.memo.get(kind)
+    if by_view:
+        patched = PatchedForward(patches)
+        out = patched.run_viewed(viewed(forward), module, args, kwargs)
+        if not patched.attention_count:
+            patches.memo.pop(kind, None)  # the host takes another path now, which is an error once
+    else:
+        patched = PatchedForward.as_mode(patches, module, None)
+        function = viewed(forward) if by_view is None else None
+        with patched:
+            if function is None:
+                out = forward(module, *args, **kwargs)
+            else:
+                patched.inside_mode = True
+                out = patched.run_viewed(function, module, args, kwargs)
+        reads_tokens = any(patch.reads_tokens for patch in patches.attention)
+        patches.memo[kind] = patched.viewed_count == patched.attention_count and not reads_tokens
+    patched.check(type(module).__name__)
+    return out
+
+
+def _flag(argument: Any) -> Any:
+    """An argument as part of the kind of a call: its value if it can decide about the path, or else its type."""
+    return argument if isinstance(argument, bool | int | str) else type(argument)
 
 
 def not_scriptable(self: Any) -> Any:
@@ -265,8 +298,15 @@ def patched_class(host: type[nn.Module]) -> type[nn.Module]:
     """The subclass of a host's class whose forward runs inside a `PatchedForward`."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        stream = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
-        patched = PatchedForward(self._unsmooth_patches, self, stream)
+        patches: ModulePatches = self._unsmooth_patches
+        residual = patches.residuals or patches.changes
+        x = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None) if residual else None
+        if not patches.linears and is_eager():
+            if not residual:
+                return _with_view(host.forward, self, patches, args, kwargs)
+            if not patches.attention and patches.stream_on_left and type(x) is Tensor:
+                return _with_stream(host.forward, self, patches, x, args, kwargs)
+        patched = PatchedForward.as_mode(patches, self, x)
         with patched:
             out = host.forward(self, *args, **kwargs)
         patched.check(host.__name__)
@@ -288,12 +328,13 @@ def _new_instance(host: Any) -> nn.Module:
 
 
 def module_patches(module: nn.Module) -> ModulePatches:
-    """The patches of a module. A module without any gets an empty `ModulePatches` and the patched class."""
+    """The patches of a module, to be changed. A module without any gets empty ones and the patched class."""
     if not hasattr(type(module), "_unsmooth_host"):
         host: Any = type(module)
         module.__class__ = patched_class(host)  # first: a class that cannot be changed raises here
         module.__dict__["_unsmooth_patches"] = ModulePatches()
     patches: ModulePatches = module.__dict__["_unsmooth_patches"]
+    patches.memo.clear()
     return patches
 
 

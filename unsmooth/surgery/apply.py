@@ -20,7 +20,8 @@ from unsmooth.hosts.examine import CONTAINERS
 from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.remedies.base import FromHost, FromModel, LinearPatch, Placement, ResidualPatch, TokenHook, WeightPatch
-from unsmooth.seam.patched import PREFIX, ResidualScale, is_outermost, module_patches, unpatch
+from unsmooth.seam.patched import PREFIX, ModulePatches, is_outermost, module_patches, unpatch
+from unsmooth.seam.residual_sums import ResidualScale
 from unsmooth.spec import SpecItem
 from unsmooth.surgery.plan import Plan, check_applicable, prepare
 from unsmooth.surgery.record import (
@@ -145,9 +146,7 @@ def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) 
     target = point.module if isinstance(point, HookPoint) else point
     module = model.get_submodule(target)
     if isinstance(patch, ResidualScale):
-        patches = module_patches(module)
-        patches.residuals.append(patch)
-        patches.residual_branches = anatomy.residual_branches(target)
+        _residual_patches(module, anatomy, target).residuals.append(patch)
         return Attachment("", "", target, patch)
     parent = target
     while parent and isinstance(model.get_submodule(parent), CONTAINERS):
@@ -171,9 +170,7 @@ def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) 
         elif isinstance(patch, WeightPatch):
             module_patches(module).linears.append((placement.weight.removeprefix(target + "."), patch))
         elif isinstance(patch, ResidualPatch):
-            patches = module_patches(module)
-            patches.changes.append((placement.branch, patch))
-            patches.residual_branches = anatomy.residual_branches(target)
+            _residual_patches(module, anatomy, target).changes.append((placement.branch, patch))
         else:
             patches = module_patches(module)
             patches.attention.append(patch)
@@ -183,6 +180,14 @@ def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) 
         _detach(model, attachment)
         raise
     return attachment
+
+
+def _residual_patches(module: nn.Module, anatomy: Anatomy, target: str) -> ModulePatches:
+    """The patches of a module, which know its residual sums."""
+    patches = module_patches(module)
+    patches.residual_branches = anatomy.residual_branches(target)
+    patches.stream_on_left = target in anatomy.stream_on_left
+    return patches
 
 
 def _start(model: nn.Module, module: nn.Module, patch: nn.Module) -> None:

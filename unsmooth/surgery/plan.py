@@ -19,7 +19,7 @@ from unsmooth.hosts.inputs import Example
 from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.unseen import way_out
 from unsmooth.remedies.base import REPLACE_SCORES, AttentionPatch, Placement, Remedy, ResidualPatch
-from unsmooth.seam.patched import ResidualScale
+from unsmooth.seam.residual_sums import ResidualScale
 from unsmooth.spec import SpecItem, parse_item
 from unsmooth.surgery.record import Record, check_model, check_unfolded, check_whole, record_of
 from unsmooth.utils.notebook import data_frame, document, frame, table

@@ -13,7 +13,7 @@ from torch import nn
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy
-from unsmooth.seam.patched import ResidualScale
+from unsmooth.seam.residual_sums import ResidualScale
 from unsmooth.spec import ModelSpec, SpecItem
 
 RECORD = "_unsmooth_record"

@@ -26,7 +26,8 @@ from unsmooth.hosts.patch_embed import HookPoint
 from unsmooth.hosts.token_layout import as_tokens
 from unsmooth.remedies.base import AttentionPatch
 from unsmooth.seam.intercept import Attend, AttentionCall
-from unsmooth.seam.patched import ResidualScale, module_patches
+from unsmooth.seam.patched import module_patches
+from unsmooth.seam.residual_sums import ResidualScale
 
 VARIANTS = ("attention", "heads", "skip", "whole")
 

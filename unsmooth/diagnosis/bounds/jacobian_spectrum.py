@@ -32,7 +32,8 @@ from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.hosts.inputs import batch_inputs, run
 from unsmooth.hosts.modes import eval_mode
-from unsmooth.seam.patched import ResidualScale, module_patches
+from unsmooth.seam.patched import module_patches
+from unsmooth.seam.residual_sums import ResidualScale
 from unsmooth.vitals.base import Undefined, register
 
 DENSE = 4096  # entries of the input up to which the whole Jacobian is computed
