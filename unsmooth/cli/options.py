@@ -24,6 +24,12 @@ _NAMED = {
     "device": "DEVICE", "spec": "SPEC", "only": "GROUP",
 }  # fmt: skip
 
+TrainingData = Annotated[
+    str, Option(metavar=DATA, help="training and validation images: a folder, an .npz file or a timm dataset")
+]
+RecipeName = Annotated[
+    str, Option(metavar="RECIPE", show_default=False, help="recipe name or .toml file (default: small)")
+]
 Command = Callable[..., None]
 
 

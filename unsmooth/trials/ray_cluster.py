@@ -1,6 +1,6 @@
 """Runs of a trial as tasks of a Ray cluster.
 
-A task trains one run in the folder of the trial, which all nodes share. When a node is lost, Ray starts its tasks again
+A task trains one run in the trial directory, which all nodes share. When a node is lost, Ray starts its tasks again
 on another one, and each continues from the last checkpoint of its run, bit for bit. Runs report to an actor on the node
 of this process, which thus outlives the others.
 """
