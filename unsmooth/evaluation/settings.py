@@ -26,7 +26,7 @@ class EvaluateSettings:
     label = "evaluate"
 
     checkpoint: FilePath | None = option("weights to load into the model", default=None)
-    data_dir: FilePath | None = option("directory of timm dataset files", default=None)
+    data_dir: FilePath | None = option("folder of timm dataset files", default=None)
     occlusion: Numbers = option("shares of the image area to occlude at the centre", default=())
     fgsm: Numbers = option("FGSM step sizes in pixel values (0 to 255)", default=())
     imagenet_v2: FilePath | None = option("ImageNet-V2 folder, class folders 0 to 999 or synsets", default=None)

@@ -90,7 +90,7 @@ class DepthProbe(Collector):
 
     def final(self) -> dict[int, dict[str, Any]]:
         if not self.labels:
-            raise Undefined("it needs labels: a directory of class directories, or an .npz file with labels")
+            raise Undefined("it needs labels: a folder of class folders, or an .npz file with labels")
         labels = torch.cat(self.labels)
         if labels.is_floating_point():
             raise Undefined("its labels are not integers")
