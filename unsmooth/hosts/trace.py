@@ -239,7 +239,7 @@ class _Recorder(AttentionInterceptor):
             if residual_side(running.stream, args) is not None:
                 running.call.sums.append(at)
                 running.stream = [out]
-                self.trace.exits.pop(running.call.name, None)  # a list block goes on
+                self.trace.exits.pop(running.call.name, None)  # a list block continues
         self.follow_map(args, out)
         return out
 

@@ -30,7 +30,7 @@ class RungRun:
 
 @record
 class Rung:
-    """One rung: all its candidates were trained for the same number of epochs. `kept` go on to the next one."""
+    """One rung: all its candidates were trained for the same number of epochs. `kept` are those of the next one."""
 
     epochs: int
     runs: list[RungRun]
@@ -46,7 +46,7 @@ class Budget:
         images: Most training images: runs × epochs × images of the data.
         planned: Training images of the plan, which was made after the diagnosis.
         spent: Training images that were used.
-        text: The plan in words.
+        text: The plan as text.
     """
 
     runs: float
