@@ -11,9 +11,6 @@ from unsmooth.report.values import merged
 
 if TYPE_CHECKING:
     from unsmooth.results.diagnosis import Diagnosis
-
-if TYPE_CHECKING:
-    from unsmooth.results.diagnosis import Diagnosis
     from unsmooth.results.trial import Arm, Difference, Speed, Trial
 
 Range = dict[str, float | None]  # mean, low, high
