@@ -35,7 +35,9 @@ class PlannedArm:
         return f"{self.name}, seed {self.first_seed + seed}"
 
 
-def plan_arms(specs: Sequence[str], arm_fields: Mapping[str, Mapping[str, Any]] | None = None) -> list[PlannedArm]:
+def plan_arms(
+    specs: Sequence[str | ModelSpec], arm_fields: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[PlannedArm]:
     """Arms with the shortest unique names: only the remedies if all hosts are the same.
 
     `arm_fields` are recipe fields of single arms, by spec.

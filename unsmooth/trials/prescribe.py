@@ -297,7 +297,7 @@ class _Search:
         self.report_stage(f"final comparison of {', '.join(c.name for c in finalists)} on fresh seeds")
         settings = replace(self.runs.settings, out=self.directory.final)
         trial = compare(
-            [str(self.spec), *(c.spec for c in finalists)], self.runs.data, recipe=self.recipe, settings=settings,
+            [self.spec, *(c.spec for c in finalists)], self.runs.data, recipe=self.recipe, settings=settings,
             on_progress=self.report_progress, on_stage=self.report_stage, progress=progress, command=self.runs.command,
         )  # fmt: skip
         self.spent += self.final_images(len(finalists))
