@@ -173,9 +173,8 @@ class _Search:
     @property
     def trained(self) -> bool:
         """Whether the model has weights to diagnose; otherwise it is trained first."""
-        assert self.spec.host is not None
         given = self.settings.checkpoint is not None or self.settings.pretrained
-        return given or bool(self.spec.host.options.get("pretrained", False))
+        return given or bool(self.spec.known_host.options.get("pretrained", False))
 
     def fixed(self, finalists: int) -> int:
         """Runs of the diagnosis and of the final comparison."""
