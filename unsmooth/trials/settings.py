@@ -72,9 +72,9 @@ class PrescribeSettings:
     label = "prescribe"
 
     out: FilePath = option("directory of the prescription", default=Path("prescription"))
-    budget: float = option("most training in all, in runs of the recipe's epochs", default=12.0, above=0)
+    budget: float = option("maximum training in total, in runs of the recipe's epochs", default=12.0, above=0)
     seeds: int = option("fresh seeds per arm of the final comparison", default=3, low=2)
-    candidates: int = option("most candidates, as ranked by the diagnosis", default=6, low=1)
+    candidates: int = option("maximum number of candidates, in the order of the diagnosis", default=6, low=1)
     factor: int = option("reduction of candidates from rung to rung", default=2, low=2)
     finalists: int = option("candidates in the final comparison", default=1, low=1)
     jobs: int = option("runs trained at the same time", default=1, low=1)
