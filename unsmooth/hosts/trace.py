@@ -219,10 +219,10 @@ class _Recorder(AttentionInterceptor):
             factor = product.operands[side == "right"]
             if factor.ndim < 2 or not any(factor is known for known in self.maps):
                 continue
-            found = product if side == "left" else product.transposed()
-            if found.left.shape[-2:] == weights.shape[-2:] and _sums_over_keys(found.left):
+            standard = product if side == "left" else product.transposed()
+            if standard.left.shape[-2:] == weights.shape[-2:] and _sums_over_keys(standard.left):
                 self.side = side
-                return found
+                return standard
         return None
 
     def follow_map(self, args: Collection[Any], out: Any) -> bool:
