@@ -5,12 +5,12 @@ the whole default one: vitals, random reference, samples and verdict. A training
 AdamW. Slopes are those of least squares in log–log. Vitals are timed one by one, as what `measure` takes with one vital
 more than with none.
 
-Goals: the diagnosis grows no faster than the forward pass of the host plus n·d per block (its time as a share of the
-forward pass does not grow), and 4,096 tokens need at most 4 GiB.
+Goals: the diagnosis grows no faster than the forward pass of the host plus n·d per block (its time divided by
+that of the forward pass does not grow), and 4,096 tokens need at most 4 GiB.
 
     python benchmarks/growth.py [--most-tokens 1024] [--rounds 1] [--jobs 1] [--write]
 
-`make bench` runs it to 1,024 tokens. `--write` writes docs/growth.md, with 4,096 tokens unless told otherwise.
+`make bench` runs it to 1,024 tokens. `--write` writes docs/growth.md, by default with 4,096 tokens.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 BASE = {"tokens": 256, "depth": 2, "width": 192, "images": 4}
+WITH = {"tokens": "{} tokens", "depth": "depth {}", "width": "width {}", "images": "{} images"}
 SERIES = {
     "tokens": (64, 256, 1024, 4096),
     "depth": (2, 4, 8),
@@ -205,6 +206,11 @@ def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
     return sum((x - mx) * (y - my) for x, y in pairs) / sum((x - mx) ** 2 for x, _ in pairs)
 
 
+def slope_text(xs: Sequence[float], ys: Sequence[float]) -> str:
+    value = slope(xs, ys)
+    return "–" if math.isnan(value) else f"{value:.2f}".replace("-", "−")
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     lines = [f"| {' | '.join(map(str, row))} |" for row in (head, ["---"] * len(head), *rows)]
     return [*lines, ""]
@@ -230,8 +236,9 @@ def grown(name: str, values: Sequence[int], rounds: int, echo: Callable[[str], N
         "slope", f"{slopes[0]:.2f}", f"{slopes[1]:.2f}", f"{slopes[1] - slopes[0]:+.2f}", f"{slopes[2]:.2f}",
         *([f"{slopes[3]:.2f}", f"{slopes[4]:.2f}"] if name != "images" else []),
     ])  # fmt: skip
+    rows[-1] = [text.replace("-", "−") for text in rows[-1]]
     echo("  ".join(rows[-1]))
-    head = [name, "forward, ms per image", "diagnosis, ms per image", "share", "diagnosis, peak MiB"]
+    head = [name, "forward, ms per image", "diagnosis, ms per image", "ratio", "diagnosis, peak MiB"]
     if name != "images":
         head += ["training step, ms per image", "training, peak MiB"]
     return table(head, rows)
@@ -240,13 +247,13 @@ def grown(name: str, values: Sequence[int], rounds: int, echo: Callable[[str], N
 def vitals_by_tokens(values: Sequence[int], rounds: int, echo: Callable[[str], None]) -> list[str]:
     found = {value: in_process("vitals", rounds, tokens=value, depth=1) for value in values}
     forward = [found[value]["forward"] for value in values]
-    rows = [["(forward pass)", *(f"{1e3 * f:,.0f}" for f in forward), f"{slope(values[1:], forward[1:]):.2f}"]]
+    rows = [["(forward pass)", *(f"{1e3 * f:,.0f}" for f in forward), slope_text(values[1:], forward[1:])]]
     probe = [found[value]["probe"] for value in values]
-    rows.append(["(probe alone)", *(f"{1e3 * f:,.0f}" for f in probe), f"{slope(values[1:], probe[1:]):.2f}"])
+    rows.append(["(probe alone)", *(f"{1e3 * f:,.0f}" for f in probe), slope_text(values[1:], probe[1:])])
     keys = sorted(found[values[0]]["vitals"], key=lambda key: -found[values[-1]]["vitals"][key])
     for key in keys:
         times = [found[value]["vitals"][key] for value in values]
-        rows.append([f"`{key}`", *(f"{1e3 * t:,.0f}" for t in times), f"{slope(values[1:], times[1:]):.2f}"])
+        rows.append([f"`{key}`", *(f"{1e3 * t:,.0f}" for t in times), slope_text(values[1:], times[1:])])
         echo("  ".join(rows[-1]))
     return table(["vital", *(f"{value:,} tokens, ms" for value in values), f"slope from {values[1]:,}"], rows)
 
@@ -273,8 +280,8 @@ def main() -> None:
     if options.jobs > 1:
         run_ahead(series, options.rounds, options.jobs)
     for name, values in series.items():
-        others = ", ".join(f"{value} {key}" for key, value in BASE.items() if key != name)
-        print(f"{name} (with {others})")
+        others = ", ".join(WITH[key].format(value) for key, value in BASE.items() if key != name)
+        print(f"{name} ({others})")
         lines += [f"## {name.capitalize()}", "", f"With {others}.", "", *grown(name, values, options.rounds, print)]
     print("vitals by tokens")
     values = tuple(v for v in series["tokens"] if v <= VITALS_MOST)
@@ -290,7 +297,8 @@ def main() -> None:
         import torch
 
         measurements = "one measurement" if options.rounds == 1 else f"the median of {options.rounds} measurements"
-        head = HEAD.format(cpu=f"an x86 CPU ({torch.backends.cpu.get_cpu_capability()})", measurements=measurements)
+        instructions = torch.backends.cpu.get_cpu_capability().replace("AVX512", "AVX-512")
+        head = HEAD.format(cpu=f"an x86 CPU ({instructions})", measurements=measurements)
         PAGE.write_text(f"{head}\n" + "\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
@@ -298,11 +306,11 @@ HEAD = """# Growth
 
 <!-- Written by benchmarks/growth.py --write. -->
 
-How the cost of a diagnosis and of a training step grows. Slopes are those of log time or log memory against log size:
-1 is linear, 2 quadratic. Each point is a process with one thread on {cpu}. Times are CPU times of
+How the time and memory of a diagnosis and of a training step grow. Slopes are those of log time or log memory against
+log size: 1 is linear, 2 quadratic. Each point is a process with one thread on {cpu}. Times are CPU times of
 {measurements}; the machine was busy with other work. The diagnosis is the whole default one, with its random reference,
-samples and verdict, whose cost few images share here. "Share" is its time as a multiple of the forward pass;
-the number below it is the difference of the two slopes.
+samples and verdict, whose cost few images share here. The column "ratio" is its time divided by that of the forward
+pass; the number below it is the difference of the two slopes. A dash is a slope of times that are too small.
 """
 
 

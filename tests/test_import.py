@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import subprocess
 import sys
@@ -68,7 +67,3 @@ def test_every_public_name_is_found(name: str) -> None:
 def test_other_names_raise(name: str) -> None:
     with pytest.raises(AttributeError, match=f"module 'unsmooth' has no attribute '{name}'"):
         getattr(unsmooth, name)
-
-
-def test_the_example_of_the_package_runs() -> None:
-    assert doctest.testmod(unsmooth) == (0, 4)

@@ -149,9 +149,9 @@ def traced(model: nn.Module) -> None:
 
 
 def copied(model: nn.Module) -> None:
-    expected, twin = model(images()), copy.deepcopy(model)
-    close(twin(images()), expected, 0)
-    unsmooth.remove(twin)
+    expected, other = model(images()), copy.deepcopy(model)
+    close(other(images()), expected, 0)
+    unsmooth.remove(other)
     close(model(images()), expected, 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,11 @@ ROOT = Path(__file__).parent.parent
 ROOT_PAGES = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 SHIM = "assets/javascripts/iframe-worker.js"  # without it, Material loads one from another server
 ASSETS = {SHIM: "iframe-worker.js", "assets/stylesheets/site.css": "site.css"}  # docs/ holds pages only
+
+
+def on_startup(command: str, dirty: bool) -> None:
+    """Let warnings pass, which `--quiet` would hide from the count of the strict mode."""
+    logging.getLogger("mkdocs").setLevel(logging.WARNING)
 
 
 def on_config(config: Any) -> Any:

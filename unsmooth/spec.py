@@ -64,6 +64,13 @@ class ModelSpec:
         return "+".join(map(str, self.items))
 
     @property
+    def known_host(self) -> SpecItem:
+        """The host. A spec without one raises."""
+        if self.host is None:
+            raise UnsmoothError(f"the spec {str(self)!r} has no host. Use HOST+{self}.")
+        return self.host
+
+    @property
     def items(self) -> tuple[SpecItem, ...]:
         """The host, if known, and the remedies."""
         return (*([self.host] if self.host else []), *self.remedies)

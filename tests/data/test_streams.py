@@ -335,7 +335,7 @@ def pixels_of(batches: Any) -> list[Any]:
 
 @pytest.mark.parametrize("known", [True, False], ids=["lengths", "no lengths"])
 def test_processes_and_workers_read_their_own_shards(known: bool) -> None:
-    """32 images per batch make 4 lanes of 8 places: a process of two reads half of the stream, with mixup's pairs."""
+    """32 images per batch make 4 lanes of 8 positions: one process of two reads half of them, with mixup's pairs."""
     source, read = counted(known=known)
     alone = list(TrainingBatches(ImageDataset(source, TRANSFORM, 3), 32, 5).from_step(1, 0))
     assert len(alone) == 2 and len(set(read)) >= 64 - (0 if known else 16)
@@ -420,7 +420,7 @@ def test_places_far_apart_open_their_shards_only() -> None:
 
 
 def test_hugging_face_shards_are_lanes(tables: Path) -> None:
-    """A table of 16 files is a stream of 16 shards: two lanes of 8 places fill batches of 16."""
+    """A table of 16 files is a stream of 16 shards: two lanes of 8 positions fill batches of 16."""
     datasets = pytest.importorskip("datasets")
     folder = tables / "rows"
     folder.mkdir()

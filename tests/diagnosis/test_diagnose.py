@@ -263,7 +263,7 @@ MISTAKES = [
     (["diagnose", SPEC, "--batch-size", "0"], "batch_size must be at least 1"),
     (["diagnose", SPEC, "--checkpoint", "nowhere.pth"], "does not exist"),
     (["diagnose", SPEC, SPEC, "--checkpoint", "a"], "got 1 checkpoints for 2 specs"),
-    (["diagnose", SPEC, "--out", "file"], "is a file; --out takes a folder"),
+    (["diagnose", SPEC, "--out", "file"], "is a file. Use a directory as --out."),
     (["diagnose", "x.json"], "cannot read the diagnosis"),
     (["diagnose", "resnet18"], "ran no attention"),
     (["diagnose", SPEC.replace("depth=3", "depth=3, in_chans=4")], "takes 4 channels"),

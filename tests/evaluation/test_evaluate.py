@@ -233,5 +233,5 @@ def test_the_command_refuses_words_for_numbers(option: str, text: str) -> None:
 
 def test_the_command_refuses_a_file_for_a_folder(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
-    with pytest.raises(UnsmoothError, match="is a file; --out takes a folder"):
+    with pytest.raises(UnsmoothError, match=r"is a file\. Use a directory as --out"):
         run(SPEC, "--data", "digits", "--out", str(tmp_path / "x"))

@@ -12,9 +12,9 @@ import unsmooth
 class HomeWritten(nn.Module):
     """A ViT as people write it: an encoder of torch, patches by a convolution, learned positions."""
 
-    def __init__(self, side: int = 48, patch: int = 8, channels: int = 3, told: bool = False, learned: bool = True):
+    def __init__(self, side: int = 48, patch: int = 8, channels: int = 3, sized: bool = False, learned: bool = True):
         super().__init__()
-        if told:
+        if sized:
             self.img_size = side
         self.side = side
         self.to_patches = nn.Conv2d(channels, 24, patch, patch)
@@ -41,8 +41,8 @@ class HomeWritten(nn.Module):
 @pytest.mark.parametrize(
     "model",
     [
-        HomeWritten(48, told=True),
-        HomeWritten(48),  # told by the position embedding
+        HomeWritten(48, sized=True),
+        HomeWritten(48),  # known from the position embedding
         HomeWritten(40, 4, channels=1),
         HomeWritten(64, learned=False),  # one of the usual sizes
     ],

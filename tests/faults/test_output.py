@@ -140,4 +140,4 @@ def test_an_unwritable_folder_is_found_before_the_work(
     file.write_text("")
     monkeypatch.setattr("unsmooth.surgery.create.create_host", lambda *_, **__: pytest.fail("a model was built"))
     assert main([word.format(file=file) for word in words]) == 2
-    assert f"{file} is a file; --out takes a folder" in capsys.readouterr().err
+    assert f"{file} is a file. Use a directory as --out." in capsys.readouterr().err

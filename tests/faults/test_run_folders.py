@@ -1,4 +1,4 @@
-"""Run folders that are damaged, moved, read-only or on a full disk: our own errors, and the same result afterwards."""
+"""Run directories that are damaged, moved, read-only or on a full disk: own errors, and the same result after."""
 
 from __future__ import annotations
 

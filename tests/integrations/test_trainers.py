@@ -136,7 +136,7 @@ def test_lightning_logs_where_the_trainer_does_and_resumes(tmp_path: Path) -> No
     callback = LightningCallback("vit", every=2, alarms={"max_logit": 0.0}, on_alarm="ignore")
     logger = CSVLogger(tmp_path)
     trainer = lit_train(tmp_path, [callback], logger=logger, precision="bf16-mixed", max_steps=2)
-    assert steps_of(callback) == [0] and callback.monitor._tap.autocast is torch.bfloat16
+    assert steps_of(callback) == [0] and callback.monitor._image_hook.autocast is torch.bfloat16
     logger.save()
     header = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()[0]
     assert "unsmooth/token_cosine/block 1" in header and "unsmooth/alarms/max_logit" in header

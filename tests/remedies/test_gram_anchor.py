@@ -96,12 +96,12 @@ def test_the_reference_is_no_part_of_the_model() -> None:
 
 def test_copies_share_the_reference_and_have_their_own_images() -> None:
     model, x = anchored(), images()
-    twin = copy.deepcopy(model)
+    copied = copy.deepcopy(model)
     model(x)
-    buffers = [next(m for m in owner.modules() if isinstance(m, ReferenceBuffer)) for owner in (model, twin)]
+    buffers = [next(m for m in owner.modules() if isinstance(m, ReferenceBuffer)) for owner in (model, copied)]
     assert buffers[0].frozen is buffers[1].frozen and buffers[1].tokens is None
     with pytest.raises(UnsmoothError, match="saw no forward pass"):
-        unsmooth.auxiliary_loss(twin)
+        unsmooth.auxiliary_loss(copied)
 
 
 def test_a_saved_model_loads_without_the_reference_and_is_then_its_own(tmp_path: Path) -> None:

@@ -130,12 +130,12 @@ def test_a_run_that_failed_is_named_and_counts_nowhere():
     text = said(page(t))
     assert "1 of 3 runs failed (seed 1: NaN in block 3); values are from the other runs" in text
     assert "75.2, failed, 76.4" in text
-    arm = learning(typed(t))[0]["by"][1]
+    arm = learning(typed(t))[0].by[1]
     ends = [run["epochs"][-1]["val_top1"] for run in t["arms"][1]["runs"] if not run["failed"]]
-    assert arm["mean"][-1] == pytest.approx(100 * sum(ends) / 2, rel=1e-4)
-    assert (arm["low"][-1], arm["high"][-1]) == pytest.approx((100 * min(ends), 100 * max(ends)), rel=1e-4)
-    assert [run["failed"] for run in arm["runs"]] == [False, True, False]
-    assert arm["runs"][1]["values"][2:] == [None] * 4  # it stopped after two epochs
+    assert arm.mean[-1] == pytest.approx(100 * sum(ends) / 2, rel=1e-4)
+    assert (arm.low[-1], arm.high[-1]) == pytest.approx((100 * min(ends), 100 * max(ends)), rel=1e-4)
+    assert [run.failed for run in arm.runs] == [False, True, False]
+    assert arm.runs[1].values[2:] == [None] * 4  # it stopped after two epochs
 
 
 def test_an_arm_that_failed_in_every_seed_is_said_to_have():
@@ -144,9 +144,9 @@ def test_an_arm_that_failed_in_every_seed_is_said_to_have():
     text = said(page(t))
     assert "failed with all 3 seeds: NaN in block 3" in text
     assert "3 of 3 runs failed" in text and "not diagnosed" in text
-    assert results(typed(t))[2]["top1"]["text"] == "failed"
-    assert learning(typed(t))[0]["by"][2]["mean"] == [None, None]
-    assert cost(typed(t))["accuracy"][2] is None
+    assert results(typed(t))[2].top1.text == "failed"
+    assert learning(typed(t))[0].by[2].mean == [None, None]
+    assert cost(typed(t)).accuracy[2] is None
     assert set(figures_of_trial(typed(t))) == {"differences", "curves", "depth", "cost"}
 
 
@@ -156,7 +156,7 @@ def test_without_the_first_arm_there_is_nothing_to_compare_with():
     for arm in t["arms"][1:]:
         arm["difference"] = None
     assert said(page(t)).count("plain failed with all 3 seeds") == 3
-    assert not forest(typed(t))["any"]
+    assert not forest(typed(t)).any
     t = trial()
     t["arms"][1]["difference"] = None
     assert "no seed finished by both attn_scale and plain" in said(page(t))
@@ -251,14 +251,14 @@ def test_places_in_the_forest_are_in_proportion():
     t["arms"][1]["difference"] = difference(0.02, 0.01, 3)
     t["arms"][2]["difference"] = difference(-0.03, 0.04, 3)
     made = forest(typed(t))
-    row, other = made["rows"][1]["difference"], made["rows"][2]["difference"]
-    one = row["mean"] - row["low"]  # so wide is one point
-    assert row["mean"] - made["zero"] == pytest.approx(2 * one, abs=0.03)
-    assert made["zero"] - other["mean"] == pytest.approx(3 * one, abs=0.03)
-    assert other["low"] < made["zero"] < other["high"] and not other["shown"] and row["shown"]
-    every = [v for d in (row, other) for v in (d["low"], d["high"], *(s["at"] for s in d["seeds"]))]
-    assert min(every) >= made["ticks"][0]["at"] and max(every) <= made["ticks"][-1]["at"]
-    assert row["seeds"][1]["text"] == "seed 1: +2.0 points"
+    row, other = made.rows[1].difference, made.rows[2].difference
+    one = row.mean - row.low  # so wide is one point
+    assert row.mean - made.zero == pytest.approx(2 * one, abs=0.03)
+    assert made.zero - other.mean == pytest.approx(3 * one, abs=0.03)
+    assert other.low < made.zero < other.high and not other.shown and row.shown
+    every = [v for d in (row, other) for v in (d.low, d.high, *(s.at for s in d.seeds))]
+    assert min(every) >= made.ticks[0].at and max(every) <= made.ticks[-1].at
+    assert row.seeds[1].text == "seed 1: +2.0 points"
 
 
 @pytest.mark.parametrize(("low", "high"), [(-0.3, 1.7), (0, 0), (-40, 3), (0, 0.004)])
@@ -271,14 +271,14 @@ def test_a_scale_holds_its_range(low, high):
 def test_vitals_of_training_are_means_over_seeds():
     t = trial()
     t["arms"][0]["runs"][1]["epochs"][0]["vitals"]["token_cosine"] = [0.9] * 4
-    actual = next(v for v in during(typed(t)) if v["key"] == "token_cosine")
-    assert actual["title"] == "token similarity"
-    arm, runs = actual["by"][0], t["arms"][0]["runs"]
-    assert arm["epochs"] == [1, 3, 5, 6] and arm["blocks"] == 4
+    actual = next(v for v in during(typed(t)) if v.key == "token_cosine")
+    assert actual.title == "token similarity"
+    arm, runs = actual.by[0], t["arms"][0]["runs"]
+    assert arm.epochs == [1, 3, 5, 6] and arm.blocks == 4
     values = [run["epochs"][0]["vitals"]["token_cosine"][2] for run in runs]
-    assert arm["mean"][0][2] == pytest.approx(sum(values) / 3, rel=1e-4)
-    assert (arm["low"][0][2], arm["high"][0][2]) == pytest.approx((min(values), max(values)), rel=1e-4)
-    assert next(v for v in during(typed(t)) if v["key"] == "effective_rank")["by"][0]["mean"][0][0] is None
+    assert arm.mean[0][2] == pytest.approx(sum(values) / 3, rel=1e-4)
+    assert (arm.low[0][2], arm.high[0][2]) == pytest.approx((min(values), max(values)), rel=1e-4)
+    assert next(v for v in during(typed(t)) if v.key == "effective_rank").by[0].mean[0][0] is None
 
 
 def test_figures_show_the_values():
@@ -290,7 +290,7 @@ def test_figures_show_the_values():
     drawn = [ax.get_title(loc="left") for ax in made["curves"].axes]
     assert drawn == ["Validation top-1, %", "Validation loss", "Training loss"]
     ends = sorted(float(line.get_ydata()[-1]) for line in made["curves"].axes[0].lines)
-    assert ends[0] == pytest.approx(learning(typed(trial()))[0]["by"][0]["mean"][-1])
+    assert ends[0] == pytest.approx(learning(typed(trial()))[0].by[0].mean[-1])
 
 
 def test_no_name_breaks_a_figure():

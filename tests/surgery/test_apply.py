@@ -261,7 +261,7 @@ def test_a_mistake_in_a_remedy_is_found_before_the_host_is_built(monkeypatch: py
     for spec in ("deit+attn_scal", "deit+adder(gian=1)"):
         with pytest.raises(UnsmoothError, match=r"unknown|has no option"):
             unsmooth.create_model(spec)
-    with pytest.raises(UnsmoothError, match=r"names no host: write HOST\+adder"):
+    with pytest.raises(UnsmoothError, match=r"has no host\. Use HOST\+adder"):
         unsmooth.create_model(unsmooth.spec.ModelSpec(None, (unsmooth.spec.SpecItem("adder"),)))
 
 

@@ -244,5 +244,5 @@ def test_the_command_writes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtu
     expected = import_checkpoint(deit_state("feat_scale"), DEIT, doubled=True).state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in loaded.state_dict().items())
     (tmp_path / "file").write_text("")
-    with pytest.raises(UnsmoothError, match="takes a folder"):
+    with pytest.raises(UnsmoothError, match="Use a directory as --out"):
         app([*arguments[:-1], str(tmp_path / "file")], standalone_mode=False)

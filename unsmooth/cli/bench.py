@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Context, Option
 
 from unsmooth.cli.options import takes_settings
-from unsmooth.cli.outputs import check_folder, check_replaceable
+from unsmooth.cli.outputs import check_directory, check_replaceable
 from unsmooth.cli.terminal import command_line, echo, emit, progress_bar, show
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.settings import BenchSettings
@@ -36,7 +36,7 @@ def bench(
     if out is not None and (out.suffix != ".json" or out.is_dir()):
         raise UnsmoothError(f"--out takes a .json file (got {out})")
     if out is not None:
-        check_folder(out.parent)
+        check_directory(out.parent)
         check_replaceable([out], "bench")
     with progress_bar("bench") as progress:
         from unsmooth.evaluation.bench import bench as run_bench

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from rich.markup import escape
 from typer import Argument, Context, Option
 
-from unsmooth.cli.options import DATA, takes_settings
+from unsmooth.cli.options import RecipeName, TrainingData, takes_settings
 from unsmooth.cli.recipe_options import recipe_fields
 from unsmooth.cli.terminal import command_line, echo, emit, run_bars, show
 from unsmooth.trials.settings import CompareSettings
@@ -19,17 +19,12 @@ def compare(
     specs: Annotated[
         list[str], Argument(metavar="SPEC", help="model specs; each is compared with the first", show_default=False)
     ],
-    data: Annotated[
-        str,
-        Option(metavar=DATA, help="training and validation images: a folder, an .npz file or a timm dataset"),
-    ],
-    recipe: Annotated[
-        str, Option(metavar="RECIPE", show_default=False, help="recipe name or .toml file (default: small)")
-    ] = "small",
+    data: TrainingData,
+    recipe: RecipeName = "small",
     *,
     settings: CompareSettings,
     power: Annotated[
-        bool, Option("--power", help="the difference that the trial can detect, without training")
+        bool, Option("--power", help="print the difference that the trial can detect, and train nothing")
     ] = False,
     json: Annotated[bool, Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:

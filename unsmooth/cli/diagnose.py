@@ -15,7 +15,7 @@ from rich.text import Text
 from typer import Argument, Context, Option
 
 from unsmooth.cli.options import DATA, DIR, takes_settings
-from unsmooth.cli.outputs import FIGURE_METADATA, check_folder, check_replaceable
+from unsmooth.cli.outputs import FIGURE_METADATA, check_directory, check_replaceable
 from unsmooth.cli.terminal import command_line, echo, emit, file_name, show
 from unsmooth.diagnosis.settings import DiagnoseSettings
 from unsmooth.errors import UnsmoothError, unknown
@@ -167,7 +167,7 @@ def _check_target(folder: Path | None, format: str) -> None:
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     if folder is not None:
-        check_folder(folder)
+        check_directory(folder)
         if format == "html":
             check_replaceable([folder / REPORT], KIND)
 

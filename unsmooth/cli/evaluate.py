@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Context, Option
 
 from unsmooth.cli.options import DATA, takes_settings
-from unsmooth.cli.outputs import check_folder, check_replaceable
+from unsmooth.cli.outputs import check_directory, check_replaceable
 from unsmooth.cli.terminal import command_line, echo, emit, file_name, progress_bar, show
 from unsmooth.evaluation.settings import EvaluateSettings
 
@@ -35,7 +35,7 @@ def evaluate(
 
     to_file = out is not None and out.suffix == ".json" and not out.is_dir()
     if out is not None:
-        check_folder(out.parent if to_file else out)
+        check_directory(out.parent if to_file else out)
     with progress_bar(spec) as progress:
         from unsmooth.evaluation.evaluate import evaluate as run_evaluation
 

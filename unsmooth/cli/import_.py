@@ -8,8 +8,8 @@ from typing import Annotated
 from typer import Argument, Option
 
 from unsmooth.cli.options import DIR
+from unsmooth.cli.outputs import check_directory
 from unsmooth.cli.terminal import echo
-from unsmooth.errors import UnsmoothError
 
 
 def import_(
@@ -47,8 +47,7 @@ def import_(
     from unsmooth.surgery.record import applied
     from unsmooth.surgery.storage import save
 
-    if out.exists() and not out.is_dir():
-        raise UnsmoothError(f"{out} is a file; --out takes a folder")
+    check_directory(out)
     model = import_checkpoint(checkpoint, spec, source=source, doubled=doubled, entry=entry)
     save(model, out)
     print(f"{applied(model)}: {parameters(model):,} parameters")  # noqa: T201

@@ -20,10 +20,16 @@ from unsmooth.utils.options import OptionInfo, describe, read_texts
 DATA, DIR, INT = "DATA", "DIR", "INT"
 _METAVARS = {int: INT, float: "FLOAT", str: "TEXT", Path: "PATH", tuple: "NUMBERS"}
 _NAMED = {
-    "data": DATA, "val_data": DATA, "tokens": DATA, "data_dir": DIR, "vitals": "NAMES", "blocks": "BLOCKS",
+    "data": DATA, "val_data": DATA, "tokens": DATA, "data_dir": DIR, "out": DIR, "vitals": "NAMES", "blocks": "BLOCKS",
     "device": "DEVICE", "spec": "SPEC", "only": "GROUP",
 }  # fmt: skip
 
+TrainingData = Annotated[
+    str, Option(metavar=DATA, help="training and validation images: a folder, an .npz file or a timm dataset")
+]
+RecipeName = Annotated[
+    str, Option(metavar="RECIPE", show_default=False, help="recipe name or .toml file (default: small)")
+]
 Command = Callable[..., None]
 
 

@@ -21,11 +21,11 @@ MARKS = {
 FIGURE_METADATA = {"png": {"Software": "unsmooth"}, "svg": {"Creator": "unsmooth"}, "pdf": {"Creator": "unsmooth"}}
 
 
-def check_folder(folder: Path) -> None:
-    """Raise if a folder cannot be created or written to."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink())
+def check_directory(directory: Path) -> None:
+    """Raise if a directory cannot be created or written to."""
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists() or path.is_symlink())
     if not existing.is_dir():
-        raise UnsmoothError(f"{existing} is a file; --out takes a folder")
+        raise UnsmoothError(f"{existing} is a file. Use a directory as --out.")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UnsmoothError(f"{existing} is not writable. Use another --out.")
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from typer import Argument, Context, Option
 
-from unsmooth.cli.options import DATA, takes_settings
-from unsmooth.cli.outputs import check_folder, check_replaceable
+from unsmooth.cli.options import RecipeName, TrainingData, takes_settings
+from unsmooth.cli.outputs import check_directory, check_replaceable
 from unsmooth.cli.recipe_options import recipe_fields
 from unsmooth.cli.terminal import command_line, echo, emit, run_bars, show
 from unsmooth.trials.settings import PrescribeSettings
@@ -17,13 +17,8 @@ from unsmooth.trials.settings import PrescribeSettings
 def prescribe(
     context: Context,
     spec: Annotated[str, Argument(metavar="SPEC", help="model spec", show_default=False)],
-    data: Annotated[
-        str,
-        Option(metavar=DATA, help="training and validation images: a folder, an .npz file or a timm dataset"),
-    ],
-    recipe: Annotated[
-        str, Option(metavar="RECIPE", show_default=False, help="recipe name or .toml file (default: small)")
-    ] = "small",
+    data: TrainingData,
+    recipe: RecipeName = "small",
     *,
     settings: PrescribeSettings,
     json: Annotated[bool, Option("--json", help="print JSON instead of text")] = False,
@@ -35,11 +30,12 @@ def prescribe(
     --epochs 10 (see unsmooth list recipes). The same command resumes an interrupted prescription.
     """
     from unsmooth.report.prescription_table import as_rich
+    from unsmooth.trials.directory import PrescriptionDirectory
     from unsmooth.trials.prescribe import prescribe as run_prescription
 
-    result, report = settings.out / "prescription.json", settings.out / "report.html"
-    check_folder(settings.out)
-    check_replaceable([result, report], "prescription")
+    directory = PrescriptionDirectory(settings.out)
+    check_directory(directory.path)
+    check_replaceable([directory.result, directory.report], "prescription")
     with run_bars() as bars:
         given = run_prescription(
             spec, data, recipe=recipe, settings=settings, on_progress=bars.on_progress, on_stage=bars.on_stage,
@@ -49,4 +45,4 @@ def prescribe(
         emit(given.to_json())
     else:
         show(as_rich(given))
-    echo(f"wrote {report} and {result}")
+    echo(f"wrote {directory.report} and {directory.result}")

@@ -10,7 +10,7 @@ from typing import Annotated
 from rich.markup import escape
 from typer import Argument, Context, Option
 
-from unsmooth.cli.options import DATA, takes_settings
+from unsmooth.cli.options import RecipeName, TrainingData, takes_settings
 from unsmooth.cli.recipe_options import recipe_fields
 from unsmooth.cli.terminal import command_line, run_bars, show
 from unsmooth.errors import UnsmoothError
@@ -21,13 +21,8 @@ from unsmooth.training.settings import TrainSettings
 def train(
     context: Context,
     spec: Annotated[str, Argument(metavar="SPEC", help="model spec: HOST or HOST+remedy(option=value)")],
-    data: Annotated[
-        str,
-        Option(metavar=DATA, help="training and validation images: a folder, an .npz file or a timm dataset"),
-    ],
-    recipe: Annotated[
-        str, Option(metavar="RECIPE", show_default=False, help="recipe name or .toml file (default: small)")
-    ] = "small",
+    data: TrainingData,
+    recipe: RecipeName = "small",
     task: Annotated[
         str,
         Option(

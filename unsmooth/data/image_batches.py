@@ -129,7 +129,7 @@ def image_batches(
             labels, or dicts with `pixel_values`. Default: photographs, or digits for small hosts.
         batch_size: Images per batch.
         limit: Maximum number of images, evenly spaced; None: all.
-        root: Directory of timm dataset files.
+        root: Folder of timm dataset files.
 
     Returns:
         Batches on the CPU.

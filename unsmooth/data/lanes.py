@@ -1,10 +1,10 @@
-"""Order of a stream in training: lanes of shards, each of which fills the same places of every batch.
+"""Order of a stream in training: lanes of shards, each of which fills the same positions of every batch.
 
 The shards of an epoch are shuffled and cut into lanes of equal length. A lane is read in blocks, whose examples are
-shuffled. A process needs the lanes of its own places in a batch, and so reads no shard of another process. Lanes depend
-on the shards and on the batch size only, so batches do not depend on the number of processes or workers. If the lengths
-of shards are known, each example occurs at most once per epoch, and reading begins at the block of any step. Otherwise
-a lane that is at its end begins again, and what comes before a step is read without decoding.
+shuffled. A process needs the lanes of its own positions in a batch, and so reads no shard of another process. Lanes
+depend on the shards and on the batch size only, so batches do not depend on the number of processes or workers. If the
+lengths of shards are known, each example occurs at most once per epoch, and reading begins at the block of any step.
+Otherwise a lane that is at its end begins again, and what comes before a step is read without decoding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unsmooth.data.sampling import ORDER, derive_seed
 BLOCK = 2048  # encoded examples in the blocks of all lanes; about 250 MB for ImageNet
 LEAST_BLOCK = 64  # in the block of one lane
 MOST = 256  # lanes
-LEAST_PLACES = 8  # of a lane in a batch, so that broken images can be replaced
+LEAST_POSITIONS = 8  # of a lane in a batch, so that broken images can be replaced
 
 
 class Lanes:
@@ -38,14 +38,14 @@ class Lanes:
         self.shards = stream.shards or Shards(1, lambda i: stream.examples(None), None)
         self.count = _lane_count(self.shards.count, batch_size)
         half = max(1, batch_size // 2)
-        # Mirrored places share a lane, as they share a process (`unsmooth.data.sampling.process_share`).
+        # Mirrored positions share a lane, as they share a process (`unsmooth.data.sampling.process_share`).
         self.lane_of = [min(p, batch_size - 1 - p, half - 1) * self.count // half for p in range(batch_size)]
-        self.places = [[p for p in range(batch_size) if self.lane_of[p] == lane] for lane in range(self.count)]
+        self.positions = [[p for p in range(batch_size) if self.lane_of[p] == lane] for lane in range(self.count)]
         self.block = max(LEAST_BLOCK, BLOCK // self.count)
 
     def examples(self, lane: int, seed: int, epoch: int, start: int) -> Iterator[Example]:
-        """Examples of a lane from a step on, as many per step as it has places."""
-        first = start * len(self.places[lane])
+        """Examples of a lane from a step on, as many per step as it has positions."""
+        first = start * len(self.positions[lane])
         drawn, copies = divmod(first, self.repeats)
         block, rest = divmod(drawn, self.block)
         rows = self._rows(lane, seed, epoch, block * self.block)
@@ -62,7 +62,7 @@ class Lanes:
             own = order[lane :: self.count]
             once = (example for shard in own for example in self.shards.read(shard))
             return islice(once if self.count == 1 else _cycle(self.shards, own), start, None)
-        size = -(-self.steps * len(self.places[lane]) // self.repeats)  # examples of this lane in an epoch
+        size = -(-self.steps * len(self.positions[lane]) // self.repeats)  # examples of this lane in an epoch
         ends = list(accumulate(self.shards.lengths[shard] for shard in order))
         return islice(_from(self.shards, order, ends, lane * size + start), size - start)
 
@@ -101,8 +101,8 @@ def _shuffled(rows: Iterator[Example], seed: int) -> list[Example]:
 
 
 def _lane_count(shards: int, batch_size: int) -> int:
-    """The largest number of lanes with equally many places that shards and batch size allow."""
+    """The largest number of lanes with equally many positions that shards and batch size allow."""
     if batch_size % 2:
         return 1
-    most = min(shards, MOST, batch_size // LEAST_PLACES)
+    most = min(shards, MOST, batch_size // LEAST_POSITIONS)
     return max((n for n in range(1, most + 1) if (batch_size // 2) % n == 0), default=1)

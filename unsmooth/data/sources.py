@@ -35,7 +35,7 @@ def open_images(source: str | Path, root: str | Path | None = None) -> Images:
 
     Args:
         source: Name of the images, as listed above.
-        root: Directory of timm dataset files.
+        root: Folder of timm dataset files.
 
     Returns:
         The images. A stream is wrapped, so that random access to it is slow.

@@ -41,7 +41,7 @@ def open_splits(
     Args:
         source: Name of the data.
         val: Name of the validation images, if they are not part of `source`.
-        root: Directory of timm dataset files.
+        root: Folder of timm dataset files.
         classes: Number of classes (default: as specified by the data, or the highest label plus one).
 
     Returns:

@@ -25,10 +25,10 @@ class StreamBatches(IterableDataset[ImageBatch]):
         assert isinstance(dataset.images, Stream)
         self.dataset, self.sampler, self.stream = dataset, sampler, dataset.images
         self.lanes = Lanes(self.stream, sampler.batch_size, sampler.steps, sampler.repeats)
-        own = sorted({self.lanes.lane_of[place] for place in sampler.share})
+        own = sorted({self.lanes.lane_of[position] for position in sampler.share})
         groups = min(max(1, workers), len(own))
         self.groups = [own[len(own) * g // groups : len(own) * (g + 1) // groups] for g in range(groups)]
-        self.places = [[p for p in sampler.share if self.lanes.lane_of[p] in group] for group in self.groups]
+        self.positions = [[p for p in sampler.share if self.lanes.lane_of[p] in group] for group in self.groups]
 
     def __iter__(self) -> Iterator[ImageBatch]:
         try:
@@ -38,8 +38,8 @@ class StreamBatches(IterableDataset[ImageBatch]):
 
     def merged(self, parts: Iterator[ImageBatch]) -> Iterator[ImageBatch]:
         """Batches of the process, from those of its groups in turn."""
-        place = [p for places in self.places for p in places]
-        order = torch.tensor([place.index(p) for p in self.sampler.share])
+        positions = [p for own in self.positions for p in own]
+        order = torch.tensor([positions.index(p) for p in self.sampler.share])
         while batch := list(islice(parts, len(self.groups))):
             skipped = {name: reason for part in batch for name, reason in part.skipped.items()}
             images, labels, indices = (
@@ -57,24 +57,26 @@ class StreamBatches(IterableDataset[ImageBatch]):
             return
         examples = {lane: lanes.examples(lane, sampler.seed, epoch, start) for lane in self.groups[group]}
         for step in range(start, sampler.steps):
-            drawn = {lane: list(islice(rows, len(lanes.places[lane]))) for lane, rows in examples.items()}
+            drawn = {lane: list(islice(rows, len(lanes.positions[lane]))) for lane, rows in examples.items()}
             for lane, rows in drawn.items():
-                self._check_length(len(rows), len(lanes.places[lane]))
+                self._check_length(len(rows), len(lanes.positions[lane]))
             if (step - start) % turns == turn:
-                yield collate([self._item(drawn, epoch, step, place) for place in self.places[group]])
+                yield collate([self._item(drawn, epoch, step, position) for position in self.positions[group]])
 
-    def _item(self, drawn: dict[int, list[Example]], epoch: int, step: int, place: int) -> Item:
-        lane, first = self.lanes.lane_of[place], step * self.sampler.batch_size
-        places, examples = self.lanes.places[lane], drawn[lane]
-        seed, skipped = self.sampler.item_seed(epoch, first + place), dict[str, str]()
+    def _item(self, drawn: dict[int, list[Example]], epoch: int, step: int, position: int) -> Item:
+        lane, first = self.lanes.lane_of[position], step * self.sampler.batch_size
+        positions, examples = self.lanes.positions[lane], drawn[lane]
+        seed, skipped = self.sampler.item_seed(epoch, first + position), dict[str, str]()
         for offset in range(len(examples)):
-            i = (places.index(place) + offset) % len(examples)
-            item = self._read(examples[i], first + places[i], seed)
+            i = (positions.index(position) + offset) % len(examples)
+            item = self._read(examples[i], first + positions[i], seed)
             skipped |= item.skipped
             if item.image is not None or item.fatal:
                 return item._replace(skipped=skipped)
         count = len(examples)
-        return Item(None, -1, first + place, skipped, f"{self.stream.name}: all {count} images of a batch are broken")
+        return Item(
+            None, -1, first + position, skipped, f"{self.stream.name}: all {count} images of a batch are broken"
+        )
 
     def _read(self, example: Example, index: int, seed: int) -> Item:
         classes = self.stream.num_classes

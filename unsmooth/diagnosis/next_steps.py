@@ -20,7 +20,7 @@ DATA = "DATA"  # training images, which a diagnosis does not know
 def next_steps(view: DiagnosisView, verdict: Verdict, findings: list[Finding], images: ImagesInfo | None) -> list[Step]:
     """Steps in order of cost. The commands name this model where it was built from a spec."""
     if verdict.state == "broken":
-        return [Step("Find the weights or the input that cause it: later blocks cannot be judged.")]
+        return [Step("Find the weights or the input that cause it: the values of later blocks mean nothing.")]
     if view.model.weights is not None and view.model.weights.kind == "none":
         return [_load_weights(view)]
     candidates = [candidate for candidate, _ in ranked_candidates(findings)]
@@ -36,13 +36,13 @@ def next_steps(view: DiagnosisView, verdict: Verdict, findings: list[Finding], i
 
 def ranked_candidates(findings: list[Finding]) -> list[tuple[Candidate, Finding]]:
     """Candidates of warnings and severe findings that fit, each with its finding: as listed, safe ones first."""
-    found: dict[str, tuple[Candidate, Finding]] = {}
+    by_spec: dict[str, tuple[Candidate, Finding]] = {}
     for finding in findings:
         if finding.severity != "note":
             for candidate in finding.remedies:
                 if candidate.fits:
-                    found.setdefault(candidate.spec, (candidate, finding))
-    return sorted(found.values(), key=lambda pair: bool(pair[0].spec) and not pair[0].safe)
+                    by_spec.setdefault(candidate.spec, (candidate, finding))
+    return sorted(by_spec.values(), key=lambda pair: bool(pair[0].spec) and not pair[0].safe)
 
 
 def _load_weights(view: DiagnosisView) -> Step:

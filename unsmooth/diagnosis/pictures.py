@@ -192,10 +192,10 @@ def principal(x: Array, count: int) -> tuple[Array, Array]:
     total = float(np.trace(scatter))
     real = values > 1e-12 * total
     components, shares = np.zeros((count, width)), np.zeros(count)
-    found = vectors[real] @ x / np.sqrt(values[real, None]) if by_rows else vectors[real]
-    largest = np.abs(found).argmax(axis=1)
-    components[: len(found)] = found * np.sign(found[np.arange(len(found)), largest])[:, None]
-    shares[: len(found)] = values[real] / total if total else 0.0
+    axes = vectors[real] @ x / np.sqrt(values[real, None]) if by_rows else vectors[real]
+    largest = np.abs(axes).argmax(axis=1)
+    components[: len(axes)] = axes * np.sign(axes[np.arange(len(axes)), largest])[:, None]
+    shares[: len(axes)] = values[real] / total if total else 0.0
     return components, shares
 
 

@@ -49,14 +49,14 @@ class _Observer(AttentionInterceptor):
         if not self.running:
             return
         expected = self.running[-1]
-        found = expected.pop(0) if len(expected) > 1 else expected[0]
-        if self.on_call is not None and found is not None:
+        current = expected.pop(0) if len(expected) > 1 else expected[0]
+        if self.on_call is not None and current is not None:
             with observers_paused():
-                self.on_call(*found, call)
+                self.on_call(*current, call)
 
     def layout(self) -> MapLayout:
-        found = self.running[-1][0] if self.running else None
-        return UNKNOWN if found is None else found[1].layout
+        current = self.running[-1][0] if self.running else None
+        return UNKNOWN if current is None else current[1].layout
 
     def saw_residual(self, x: Tensor, branch: Tensor, out: Tensor) -> None:
         assert self.block is not None

@@ -72,10 +72,10 @@ def _build(model: nn.Module) -> RandomModel:
     remedies = applied(copied).remedies
     if remedies:
         remove(copied)
-    found = _from_architecture(copied)
-    reference = _reset(copied) if found is None else found
+    rebuilt = _from_architecture(copied)
+    reference = _reset(copied) if rebuilt is None else rebuilt
     for remedy in remedies:
-        apply(reference.model, str(remedy))
+        apply(reference.model, remedy)
     return reference
 
 

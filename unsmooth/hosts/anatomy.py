@@ -143,6 +143,6 @@ class Anatomy:
 
     def layouts(self, core: str) -> tuple[MapLayout, ...]:
         """How the module `core` writes its attentions, in the order in which they run."""
-        found = {a.order: a for block in self.blocks for a in block.attentions if a.core == core}
-        count = max((a.siblings for a in found.values()), default=0)
-        return tuple(found[order].layout if order in found else UNKNOWN for order in range(count))
+        attentions = {a.order: a for block in self.blocks for a in block.attentions if a.core == core}
+        count = max((a.siblings for a in attentions.values()), default=0)
+        return tuple(attentions[order].layout if order in attentions else UNKNOWN for order in range(count))

@@ -119,14 +119,14 @@ def _blocks_inside(
 ) -> dict[str, list[str]]:
     """Blocks that hold several modules with an attention and residual sums each: these modules."""
     summing = {call.name for call in traced.calls if call.sums}
-    found: dict[str, list[str]] = {}
+    inside: dict[str, list[str]] = {}
     for name in names:
         events = _distinct([e for e in traced.attentions if _block_of(e.core, modules, run) == name])
         parts = [_attention_branch(name, event.core, modules) for event in events]
         own = all(event.core != part and part in summing for event, part in zip(events, parts, strict=True))
         if own and len(set(parts)) == len(events) > 1:
-            found[name] = parts
-    return found
+            inside[name] = parts
+    return inside
 
 
 def _sums_of_holders(blocks: list[Block], traced: Trace) -> dict[str, tuple[str, ...]]:
@@ -140,10 +140,10 @@ def _sums_of_holders(blocks: list[Block], traced: Trace) -> dict[str, tuple[str,
     }
     sums: dict[str, tuple[str, ...]] = {}
     for holder in dict.fromkeys(block.holder for block in held):
-        found = tuple(labels.get(at, "other") for at in calls[holder].sums)
+        counted = tuple(labels.get(at, "other") for at in calls[holder].sums)
         wanted = [f"{b.index}.{name}" for b in held if b.holder == holder for name in b.residuals]
-        if [label for label in found if label != "other"] == wanted:  # or else a patch would miss some of them
-            sums[holder] = found
+        if [label for label in counted if label != "other"] == wanted:  # or else a patch would miss some of them
+            sums[holder] = counted
     return sums
 
 
@@ -225,8 +225,8 @@ def _block(index: int, name: str, events: list[AttentionEvent], traced: Trace, m
 
 
 def _with_class_token(block: Block, patch_embed: PatchEmbedding | None, class_parameter: bool) -> Block:
-    found = class_parameter and patch_embed is not None and block.tokens > patch_embed.tokens_of(block.tokens)
-    return replace(block, class_token=found)
+    has_class_token = class_parameter and patch_embed is not None and block.tokens > patch_embed.tokens_of(block.tokens)
+    return replace(block, class_token=has_class_token)
 
 
 def _start(block: str, event: AttentionEvent, inside: list[ModuleCall], modules: dict[str, nn.Module]) -> int:

@@ -220,10 +220,10 @@ class _Recorder(AttentionInterceptor):
             factor = product.operands[side == "right"]
             if factor.ndim < 2 or not any(factor is known for known in self.maps):
                 continue
-            found = product if side == "left" else product.transposed()
-            if found.left.shape[-2:] == weights.shape[-2:] and _sums_over_keys(found.left):
+            standard = product if side == "left" else product.transposed()
+            if standard.left.shape[-2:] == weights.shape[-2:] and _sums_over_keys(standard.left):
                 self.side = side
-                return found
+                return standard
         return None
 
     def follow_map(self, args: Collection[Any], out: Any) -> bool:
@@ -241,7 +241,7 @@ class _Recorder(AttentionInterceptor):
                 running.call.sums.append(at)
                 running.call.stream_on_left &= func is Tensor.add and args[0] is running.stream[0] and not kwargs
                 running.stream = [out]
-                self.trace.exits.pop(running.call.name, None)  # a list block goes on
+                self.trace.exits.pop(running.call.name, None)  # a list block continues
         self.follow_map(args, out)
         return out
 

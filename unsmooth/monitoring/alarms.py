@@ -165,7 +165,7 @@ def alarm_limits(alarms: bool | Mapping[str, float]) -> dict[str, float] | None:
         if kind not in RULES:
             raise unknown("alarm with a limit", kind, RULES)
         if not isinstance(limit, int | float) or isinstance(limit, bool) or not limit >= 0:
-            raise UnsmoothError(f"the limit of {kind} is a number of at least 0 (got {limit!r}).")
+            raise UnsmoothError(f"the limit of {kind} must be a number of at least 0 (got {limit!r}).")
     return dict(alarms)
 
 

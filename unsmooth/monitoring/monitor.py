@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,15 @@ from unsmooth.errors import UnsmoothError, first_line, unknown
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example, batch_inputs, describes_input
 from unsmooth.monitoring.alarms import RULES, Alarm, AlarmRaised, AlarmState, alarm_limits
+from unsmooth.monitoring.hooks import ImageHook, StepHook, check_not_sharded, uncompiled, unwrap
 from unsmooth.monitoring.observe import Breakage, VitalsRecord, broken_gradient, observe
-from unsmooth.monitoring.taps import ImageTap, StepTap, check_not_sharded, uncompiled, unwrap
 from unsmooth.monitoring.writers import Log, Records
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.record import check_unwrapped
+from unsmooth.utils.notebook import data_frame
+
+if TYPE_CHECKING:
+    import pandas
 
 VITALS = ("token_cosine", "effective_rank", "attention_entropy", "max_logit", "token_norm_outliers")
 PARTS = [(rule.vital, rule.part) for rule in RULES.values() if rule.part]  # that alarms read besides the main parts
@@ -87,9 +91,9 @@ class Monitor:
         example: Example | None = None,
     ) -> None:
         if every is not None and every < 1:
-            raise UnsmoothError(f"every is a number of steps of at least 1 (got {every}).")
+            raise UnsmoothError(f"every must be at least 1 step (got {every}).")
         if images < 1:
-            raise UnsmoothError(f"images is at least 1 (got {images}).")
+            raise UnsmoothError(f"images must be at least 1 (got {images}).")
         if not callable(on_alarm) and on_alarm not in ON_ALARM:
             raise unknown("on_alarm", str(on_alarm), ON_ALARM)
         self.model, self.every, self.on_alarm = unwrap(model), every, on_alarm
@@ -113,13 +117,13 @@ class Monitor:
         self._warned = False
         self._records = Records(log if _is_first_process() else None)
         self._started = time.monotonic()
-        self._tap = ImageTap(images, self._on_forward)
+        self._image_hook = ImageHook(images, self._on_forward)
         self._hook: Any = None
-        self._step_tap: StepTap | None = None
+        self._step_hook: StepHook | None = None
         if every is not None and _is_first_process():
-            self._hook = model.register_forward_pre_hook(self._tap, with_kwargs=True)
-            self._step_tap = StepTap(self.model, self._on_step)
-            weakref.finalize(self, self._step_tap.remove)
+            self._hook = model.register_forward_pre_hook(self._image_hook, with_kwargs=True)
+            self._step_hook = StepHook(self.model, self._on_step)
+            weakref.finalize(self, self._step_hook.remove)
 
     # Counting.
 
@@ -129,13 +133,13 @@ class Monitor:
         Args:
             images: Images to measure if a measurement is due. Default: those of the last forward pass.
         """
-        if self._step_tap is not None:
-            self._step_tap.remove()
-            self._step_tap = None
+        if self._step_hook is not None:
+            self._step_hook.remove()
+            self._step_hook = None
             if self.steps:  # the optimizer has counted this step already
                 return
         if images is not None and self._due():
-            self._tap.images = images[: self._tap.count]
+            self._image_hook.images = images[: self._image_hook.count]
         self._on_step()
 
     def _due(self) -> bool:
@@ -150,7 +154,7 @@ class Monitor:
                 self._measure_batch(gradients=getattr(optimizer, "grad_scale", None) is None)
         finally:
             self.steps += 1
-            self._tap.wanted = self._due()
+            self._image_hook.wanted = self._due()
 
     def _on_forward(self) -> None:
         """Called at each training forward pass. They count as steps if many of them see no step of an optimizer.
@@ -161,12 +165,12 @@ class Monitor:
         self._forwards += 1
         patience = max(self.every, LEAST_FORWARDS)
         if self._forwards == patience:
-            self._tap.wanted = True
+            self._image_hook.wanted = True
         elif self._forwards > patience:
             self._counted += self._forwards
             self._forwards = 0
             self._measure_batch(gradients=False)
-            self._tap.wanted = self._due()
+            self._image_hook.wanted = self._due()
 
     # Measuring.
 
@@ -185,7 +189,7 @@ class Monitor:
 
     def _measure_batch(self, gradients: bool) -> None:
         """Measure images of the last batch. Whatever goes wrong in that ends the monitor, not the run."""
-        images = self._tap.take()
+        images = self._image_hook.take()
         if not _is_first_process():  # also of processes that were started after the construction
             return
         if images is None:
@@ -217,7 +221,7 @@ class Monitor:
             return anatomy_of(self.model, example)
 
     def _autocast(self, images: Tensor) -> AbstractContextManager[Any]:
-        dtype = self._tap.autocast
+        dtype = self._image_hook.autocast
         return nullcontext() if dtype is None else torch.autocast(images.device.type, dtype)
 
     def _broken_gradient(self) -> Breakage | None:
@@ -255,23 +259,22 @@ class Monitor:
         """Share of the time since the construction that measurements took."""
         return sum(record.seconds for record in self.history) / max(time.monotonic() - self._started, 1e-9)
 
-    def frame(self) -> Any:
+    def frame(self) -> pandas.DataFrame:
         """The history as a pandas DataFrame: one row per step and block, one column per vital.
 
         Returns:
             The DataFrame.
+
+        Raises:
+            UnsmoothError: If pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise UnsmoothError("Monitor.frame needs pandas. pip install pandas") from None
         rows = [
             {"step": record.step, "block": block}
             | {name: value for name, values in record.vitals.items() if not isinstance(value := values[block], list)}
             for record in self.history
             for block in range(max(map(len, record.vitals.values()), default=0))
         ]
-        return pandas.DataFrame(rows)
+        return data_frame(rows, dict.fromkeys(column for row in rows for column in row))
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs: the number of steps and what relative limits refer to. It holds no tensors."""
@@ -284,7 +287,7 @@ class Monitor:
             state: What `state_dict` returned.
         """
         self.steps = state["steps"]
-        self._tap.wanted = self._due()
+        self._image_hook.wanted = self._due()
         if self._alarm_state is not None and state["alarms"] is not None:
             self._alarm_state.load_state_dict(state["alarms"])
 
@@ -293,10 +296,10 @@ class Monitor:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
-        if self._step_tap is not None:
-            self._step_tap.remove()
-            self._step_tap = None
-        self._tap.images = None
+        if self._step_hook is not None:
+            self._step_hook.remove()
+            self._step_hook = None
+        self._image_hook.images = None
         self._records.close()
 
     def __enter__(self) -> Monitor:

@@ -201,7 +201,7 @@ class Records:
 def _open(log: Log) -> Writer:
     if not isinstance(log, str | Path):
         if not isinstance(log, Writer):
-            raise UnsmoothError(f"a record has the methods write, alarm and close (got {type(log).__name__}).")
+            raise UnsmoothError(f"a record must have the methods write, alarm and close (got {type(log).__name__}).")
         return log
     if Path(log).suffix in (".jsonl", ".json"):
         return JsonLines(log)

@@ -33,7 +33,7 @@ SHORT_EVIDENCE = {"P": "printed", "C": "in the authors' code", "N": "third party
 
 
 def citation(evidence: str, lines: str) -> str:
-    """Evidence and lines of the paper's text in words: "printed, lines 12–14"."""
+    """Evidence and lines of the paper's text, such as "printed, lines 12–14"."""
     if not lines:
         return SHORT_EVIDENCE[evidence]
     return f"{SHORT_EVIDENCE[evidence]}, {'line' if lines.isdigit() else 'lines'} {lines}"

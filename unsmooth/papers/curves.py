@@ -64,9 +64,9 @@ def _learned(diagnosis: Diagnosis, expression: str) -> MeasuredCurve | None:
         return None
     values: list[float | None] = []
     for block in range(diagnosis.blocks):
-        found = [mean.get(block) for mean in means]
-        known = [number for number in found if number is not None]
-        values.append(known[0] - sum(known[1:]) if len(known) == len(found) else None)
+        learned = [mean.get(block) for mean in means]
+        known = [number for number in learned if number is not None]
+        values.append(known[0] - sum(known[1:]) if len(known) == len(learned) else None)
     return _curve(values)
 
 

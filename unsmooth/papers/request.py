@@ -26,7 +26,7 @@ class RunRequest:
     out: FilePath = option("directory of the run", default=Path("paper"))
     small: bool = option("small hosts and data, minutes on a laptop", default=False)
     data: str | None = option("images (default with small: scanned digits)", default=None)
-    data_dir: FilePath | None = option("directory of timm data set files", default=None)
+    data_dir: FilePath | None = option("folder of timm dataset files", default=None)
     only: str = option("name of the only group to run (default: all)", default="")
     spec: str = option("model spec to use in place of the models of a figure", default="")
     checkpoints: Sequence[Path] = option("weights of each model, or the weights that every arm starts from", default=())

@@ -57,7 +57,7 @@ def reproduce(name: str, request: RunRequest) -> Reproduction:
 
     experiment = open_experiment(name)
     if request.out.exists() and not request.out.is_dir():
-        raise UnsmoothError(f"{request.out} is a file. Give a folder as out (--out).")
+        raise UnsmoothError(f"{request.out} is a file. Use a directory as --out.")
     _check_request(experiment, request)
     started = time.time()
     groups, data = RUNNERS[experiment.kind](experiment, request)

@@ -122,10 +122,10 @@ def _curves(
 @rc_context(panels.STYLE)
 def spectrum(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
     """Spectra of attention maps: one row per block, one column per head."""
-    found = _spectra(diagnoses)
-    if found is None:
+    spectra = _spectra(diagnoses)
+    if spectra is None:
         return None
-    by, blocks, heads, top = found
+    by, blocks, heads, top = spectra
     figure, axes = new_figure(len(blocks), heads, 0.42, max(PAGE / 2, min(14.0, 1.2 * heads)))
     for row, b in enumerate(blocks):
         for h in range(heads):
@@ -140,10 +140,10 @@ def spectrum(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
 @rc_context(panels.STYLE)
 def first_head_spectrum(diagnoses: Diagnoses, names: list[str]) -> Figure | None:
     """Spectra of the first head, one panel per block."""
-    found = _spectra(diagnoses)
-    if found is None:
+    spectra = _spectra(diagnoses)
+    if spectra is None:
         return None
-    by, blocks, _, top = found
+    by, blocks, _, top = spectra
     figure, axes = panelled(len(blocks), 3 if len(blocks) < 4 else 6, 1.6)
     for ax, b in zip(axes, blocks, strict=True):
         ax.set_title(f"block {b}", loc="left")

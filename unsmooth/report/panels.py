@@ -226,17 +226,17 @@ def token_picture(ax: Axes, block: int, *, sample: Sample, kind: str) -> None:
         ax.set_xlabel(form.format(number), fontsize=5.5)
 
 
-def paths(ax: Axes, found: Trajectories) -> None:
+def paths(ax: Axes, trajectories: Trajectories) -> None:
     """A line per patch, in the colour of its place in the image, and a dot at the last block."""
-    for (y, x), path in zip(found.patches, found.points, strict=True):
+    for (y, x), path in zip(trajectories.patches, trajectories.points, strict=True):
         dy, dx = y - 0.5, x - 0.5
         hue = (math.atan2(dy, dx) / (2 * math.pi) + 0.5) % 1
         colour = hsv_to_rgb((hue, 0.8 * min(1.0, 2 * math.hypot(dy, dx)), 0.75))
         points = np.array(path)
         ax.plot(*points.T, color=colour, linewidth=0.6, alpha=0.8)
         ax.plot(*points[-1], "o", color=colour, markersize=2)
-    ax.set_xlabel(f"component 1, {found.shares[0]:.0%} of the variance")
-    ax.set_ylabel(f"component 2, {found.shares[1]:.0%}")
+    ax.set_xlabel(f"component 1, {trajectories.shares[0]:.0%} of the variance")
+    ax.set_ylabel(f"component 2, {trajectories.shares[1]:.0%}")
 
 
 def whole_map(ax: Axes, entry: SampleBlock | None) -> None:

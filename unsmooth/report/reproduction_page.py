@@ -25,11 +25,11 @@ def reproduction_page(reproduction: Reproduction, folder: Path) -> str:
     """
     named = [(reproduction.picture, "published and measured gains")]
     named += [(group.picture, group.title) for group in reproduction.groups]
-    found = ((embedded(folder / picture), title) for picture, title in named if picture is not None)
+    embedded_figures = ((embedded(folder / picture), title) for picture, title in named if picture is not None)
     groups = [(group.title, tables_of(group), notes_of(group, figure=False)) for group in reproduction.groups]
     return environment().get_template("reproduction.html.j2").render(
         part=reproduction,
-        figures=[(picture, title) for picture, title in found if picture],
+        figures=[(picture, title) for picture, title in embedded_figures if picture],
         claims=claim_rows(reproduction),
         groups=groups,
         lines=scale_lines(reproduction),

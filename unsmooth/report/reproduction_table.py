@@ -148,7 +148,7 @@ class ClaimRow(NamedTuple):
 
 
 def claim_rows(reproduction: Reproduction) -> list[ClaimRow]:
-    """Every claim with its state in words."""
+    """Every claim with its state as text."""
     titles, rows = short_titles(reproduction), []
     for claim in reproduction.claims:
         states = {check.state for check in claim.checks}

@@ -96,8 +96,10 @@ def _name_models(figure: Figure, names: list[str]) -> None:
 @rc_context(panels.STYLE)
 def trajectories(diagnoses: Sequence[Diagnosis], names: list[str]) -> Figure | None:
     """Paths of tokens through the blocks, one panel per model."""
-    found = [(i, next((s for s in d.samples if s.trajectories), None)) for i, d in enumerate(diagnoses)]
-    shown = [(i, sample.trajectories) for i, sample in found if sample is not None and sample.trajectories is not None]
+    samples = [(i, next((s for s in d.samples if s.trajectories), None)) for i, d in enumerate(diagnoses)]
+    shown = [
+        (i, sample.trajectories) for i, sample in samples if sample is not None and sample.trajectories is not None
+    ]
     if not shown:
         return None
     figure, axes = panelled(len(shown), 3, 2.4)

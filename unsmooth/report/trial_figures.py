@@ -84,21 +84,21 @@ def curves(trial: Trial) -> Figure | None:
         return None
     figure, axes = panelled(len(charts), 3, 2.0)
     for ax, chart in zip(axes, charts, strict=True):
-        ax.set_title(chart["title"] + (f", {chart['unit']}" if chart["unit"] else ""), loc="left", fontsize=7)
+        ax.set_title(chart.title + (f", {chart.unit}" if chart.unit else ""), loc="left", fontsize=7)
         ax.set_xlabel("epoch")
         ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        for i, arm in enumerate(chart["by"]):
+        for i, arm in enumerate(chart.by):
             if arm is None:
                 continue
             style = panels.line_style(i)
-            if len(chart["by"]) <= trial_values.FEW:
-                low, high = panels.floats(arm["low"]), panels.floats(arm["high"])
-                ax.fill_between(arm["epochs"], low, high, color=style["color"], alpha=0.14, linewidth=0)
-            mark = "o" if len(arm["epochs"]) == 1 else None
-            ax.plot(arm["epochs"], panels.floats(arm["mean"]), **style, linewidth=1.2, marker=mark, markersize=3)
-            for run in arm["runs"]:
-                if run["failed"]:
-                    _stopped(ax, arm["epochs"], run["values"], style)
+            if len(chart.by) <= trial_values.FEW:
+                low, high = panels.floats(arm.low), panels.floats(arm.high)
+                ax.fill_between(arm.epochs, low, high, color=style["color"], alpha=0.14, linewidth=0)
+            mark = "o" if len(arm.epochs) == 1 else None
+            ax.plot(arm.epochs, panels.floats(arm.mean), **style, linewidth=1.2, marker=mark, markersize=3)
+            for run in arm.runs:
+                if run.failed:
+                    _stopped(ax, arm.epochs, run.values, style)
     panels.legend(figure, _names(trial), False)
     return figure
 
@@ -121,19 +121,20 @@ def depth(trial: Trial) -> Figure | None:
 def cost(trial: Trial) -> Figure | None:
     """Accuracy with its range over seeds, against inference throughput with its quartiles."""
     data = trial_values.cost(trial)
-    speeds = next((c for c in data["against"] if c["key"] == "inference"), None)
+    speeds = next((chart for chart in data.against if chart.key == "inference"), None)
     if speeds is None:
         return None
     figure, (ax,) = new_figure(1, 1, 2.6, PAGE * 0.62)
     handles = []
-    for i, (x, y) in enumerate(zip(speeds["by"], data["accuracy"], strict=True)):
+    for i, (x, y) in enumerate(zip(speeds.by, data.accuracy, strict=True)):
         if x is None or y is None:
             continue
         colour, mark = panels.line_style(i)["color"], panels.marker(i)
-        bars: Any = [[[s["mean"] - s["low"]], [s["high"] - s["mean"]]] for s in (x, y)]
+        across, up = (panels.floats([s.low, s.mean, s.high]) for s in (x, y))
         ax.errorbar(
-            [x["mean"]], [y["mean"]], xerr=bars[0], yerr=bars[1], fmt=mark, color=colour, markersize=5, linewidth=0.8
-        )
+            across[1:2], up[1:2], xerr=np.diff(across)[:, None], yerr=np.diff(up)[:, None], fmt=mark, color=colour,
+            markersize=5, linewidth=0.8,
+        )  # fmt: skip
         name = panels.literal(_names(trial)[i])
         handles.append(Line2D([], [], color=colour, marker=mark, linestyle="none", markersize=5, label=name))
     ax.set_xlabel(f"inference throughput, relative to {panels.literal(textwrap.shorten(_names(trial)[0], 40))}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from unsmooth.report import formatting as words
@@ -26,9 +27,9 @@ def trial_page(trial: Trial) -> str:
     data: dict[str, Any] = {
         "models": models(diagnoses, names),
         "curves": curves(diagnoses),
-        "learning": trial_values.learning(trial),
-        "during": trial_values.during(trial),
-        "cost": trial_values.cost(trial),
+        "learning": [asdict(chart) for chart in trial_values.learning(trial)],
+        "during": [asdict(chart) for chart in trial_values.during(trial)],
+        "cost": asdict(trial_values.cost(trial)),
     }
     few = len(names) <= trial_values.FEW
     return environment().get_template("trial.html.j2").render(

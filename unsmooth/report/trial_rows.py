@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from unsmooth.report import formatting as words
 from unsmooth.report.trial_values import decimals, points, text_of, why_no_difference
@@ -12,10 +13,96 @@ if TYPE_CHECKING:
 
 MARGIN = 4.0  # per cent of the forest plot's width on each side, for the tick labels
 
-Cell = dict[str, str]  # text, and a second line
+
+@dataclass(frozen=True)
+class Cell:
+    """The text of a cell, and its second line."""
+
+    text: str
+    more: str = ""
 
 
-def forest(trial: Trial) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Mark:
+    """A position in the forest plot, and its text."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The positions of a difference, its interval and its seeds in the forest plot."""
+
+    mean: float
+    low: float
+    high: float
+    shown: bool
+    seeds: list[Mark]
+
+
+@dataclass(frozen=True)
+class ForestRow:
+    """The difference of an arm; None for the first arm and for one without a difference."""
+
+    index: int
+    difference: Interval | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Forest:
+    """The forest plot: its rows, the position of zero, whether there is a difference, and its axis."""
+
+    rows: list[ForestRow]
+    zero: float
+    any: bool
+    ticks: list[Mark]
+
+
+@dataclass(frozen=True)
+class ArmRow:
+    """Accuracy, size and speed of an arm, and a sentence about its failed runs."""
+
+    index: int
+    top1: Cell
+    top5: Cell
+    loss: Cell
+    failed: str
+    parameters: Cell
+    flops: Cell
+    training: Cell
+    inference: Cell
+
+
+@dataclass(frozen=True)
+class RobustnessCell:
+    """The accuracy of an arm on one kind of images, and its difference from the first arm."""
+
+    name: str
+    text: str
+    more: str
+    difference: str
+    shown: bool
+
+
+@dataclass(frozen=True)
+class RobustnessRow:
+    """The accuracies of an arm, one cell per kind of images."""
+
+    index: int
+    cells: list[RobustnessCell]
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """Kinds of perturbed images, and one row per arm."""
+
+    conditions: list[str]
+    rows: list[RobustnessRow]
+
+
+def forest(trial: Trial) -> Forest:
     """The forest plot: paired differences in points. Positions are percentages of the plot's width."""
     differences = [points(arm.difference, decimals(trial)) for arm in trial.arms]
     ends = [0.0, *(v for d in differences if d for v in (d.low, d.high, *d.by_seed) if v is not None)]
@@ -29,25 +116,18 @@ def forest(trial: Trial) -> dict[str, Any]:
     seeds, digits = trial.seeds, decimals(trial)
     rows = []
     for i, (arm, d) in enumerate(zip(trial.arms, differences, strict=True)):
-        row: dict[str, Any] = {"index": i, "difference": None, "text": "" if i == 0 else why_no_difference(trial, arm)}
-        if d is not None:
-            paired = len(d.by_seed) == len(seeds)
-            row |= {
-                "text": d.text + _correction(arm.difference),
-                "difference": {
-                    "mean": position(d.mean), "low": position(d.low), "high": position(d.high), "shown": d.shown,
-                    "seeds": [
-                        {"at": position(v), "text": (f"seed {seeds[s]}: " if paired else "")
-                         + f"{words.fixed(v, digits, sign=True)} points"}
-                        for s, v in enumerate(d.by_seed) if v is not None
-                    ],
-                },
-            }  # fmt: skip
-        rows.append(row)
-    return {
-        "rows": rows, "zero": position(0.0), "any": any(differences),
-        "ticks": [{"at": position(t), "text": words.fixed(t, tick_decimals, sign=True) if t else "0"} for t in ticks],
-    }  # fmt: skip
+        if d is None:
+            rows.append(ForestRow(i, None, "" if i == 0 else why_no_difference(trial, arm)))
+            continue
+        paired = len(d.by_seed) == len(seeds)
+        marks = [
+            Mark(position(v), f"{f'seed {seeds[s]}: ' if paired else ''}{words.fixed(v, digits, sign=True)} points")
+            for s, v in enumerate(d.by_seed) if v is not None
+        ]  # fmt: skip
+        interval = Interval(position(d.mean), position(d.low), position(d.high), d.shown, marks)
+        rows.append(ForestRow(i, interval, d.text + _correction(arm.difference)))
+    axis = [Mark(position(t), words.fixed(t, tick_decimals, sign=True) if t else "0") for t in ticks]
+    return Forest(rows, position(0.0), any(differences), axis)
 
 
 def _correction(difference: Difference | None) -> str:
@@ -66,23 +146,21 @@ def scale(low: float, high: float) -> list[float]:
     return [round(float(t), 9) for t in MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
 
 
-def results(trial: Trial) -> list[dict[str, Any]]:
+def results(trial: Trial) -> list[ArmRow]:
     """One row per arm: accuracy with its spread over seeds, size and speed."""
     first, digits = trial.arms[0], decimals(trial)
     unit = flop_unit(trial)[1]
     return [
-        {
-            "index": i, "top1": percent_cell(arm.top1, digits, _missing(arm)), "top5": percent_cell(arm.top5, digits),
-            "loss": _cell(arm.loss, 1, 3), "failed": _failures(arm),
-            "parameters": {"text": words.thousands(arm.parameters), "more": _added(arm, first) if i else ""},
-            "flops": _flops(arm, first if i else None, unit),
-            "training": _throughput(arm.training), "inference": _throughput(arm.inference),
-        }
+        ArmRow(
+            i, percent_cell(arm.top1, digits, _missing(arm)), percent_cell(arm.top5, digits), _cell(arm.loss, 1, 3),
+            _failures(arm), Cell(words.thousands(arm.parameters), _added(arm, first) if i else ""),
+            _flops(arm, first if i else None, unit), _throughput(arm.training), _throughput(arm.inference),
+        )
         for i, arm in enumerate(trial.arms)
     ]  # fmt: skip
 
 
-def robustness(trial: Trial) -> dict[str, Any]:
+def robustness(trial: Trial) -> Robustness:
     """Accuracy of every arm on every kind of perturbed images."""
     digits = decimals(trial)
     conditions = list(dict.fromkeys(name for arm in trial.arms for name in arm.robustness))
@@ -92,13 +170,15 @@ def robustness(trial: Trial) -> dict[str, Any]:
         for name in conditions:
             score = arm.robustness.get(name)
             difference = None if score is None else score.difference
-            cells.append({
-                "name": name, **percent_cell(None if score is None else score.top1, digits, _missing(arm)),
-                "difference": "" if difference is None else text_of(difference, digits),
-                "shown": difference is not None and difference.shown,
-            })  # fmt: skip
-        rows.append({"index": i, "cells": cells})
-    return {"conditions": conditions, "rows": rows}
+            cell = percent_cell(None if score is None else score.top1, digits, _missing(arm))
+            cells.append(
+                RobustnessCell(
+                    name, cell.text, cell.more, "" if difference is None else text_of(difference, digits),
+                    difference is not None and difference.shown,
+                )
+            )  # fmt: skip
+        rows.append(RobustnessRow(i, cells))
+    return Robustness(conditions, rows)
 
 
 def percent(fraction: float | None, digits: int) -> str:
@@ -108,19 +188,19 @@ def percent(fraction: float | None, digits: int) -> str:
 def percent_cell(spread: Spread | None, digits: int, otherwise: str = "–") -> Cell:
     """A fraction in per cent with its spread over seeds, and the value of each seed."""
     cell = _cell(spread, 100, digits, otherwise)
-    return cell if spread is None or spread.mean is None else cell | {"text": f"{cell['text']} %"}
+    return cell if spread is None or spread.mean is None else replace(cell, text=f"{cell.text} %")
 
 
 def _cell(spread: Spread | None, factor: float, digits: int, otherwise: str = "–") -> Cell:
     if spread is None or spread.mean is None:
-        return {"text": otherwise, "more": ""}
+        return Cell(otherwise)
 
     def text(value: float | None) -> str:
         return "failed" if value is None else words.fixed(factor * value, digits)
 
     deviation = "" if spread.sd is None else f" ± {text(spread.sd)}"
     seeds = ", ".join(map(text, spread.runs)) if len(spread.runs) > 1 else ""
-    return {"text": text(spread.mean) + deviation, "more": seeds}
+    return Cell(text(spread.mean) + deviation, seeds)
 
 
 def _missing(arm: Arm) -> str:
@@ -154,7 +234,7 @@ def flop_unit(trial: Trial) -> tuple[str, float]:
 
 def _flops(arm: Arm, first: Arm | None, unit: float) -> Cell:
     if arm.flops is None:
-        return {"text": "–", "more": ""}
+        return Cell("–")
     if first is None or not first.flops:
         change = ""
     elif arm.flops == first.flops:
@@ -162,15 +242,15 @@ def _flops(arm: Arm, first: Arm | None, unit: float) -> Cell:
     else:
         share = 100 * (arm.flops / first.flops - 1)
         change = f"{words.fixed(share, 1, sign=True)} %" if abs(share) >= 0.05 else "almost the same"
-    return {"text": words.show(arm.flops / unit), "more": change}
+    return Cell(words.show(arm.flops / unit), change)
 
 
 def _throughput(speed: Speed | None) -> Cell:
     if speed is None:
-        return {"text": "–", "more": ""}
+        return Cell("–")
     rate = speed.images_per_second
     low, median, high = (words.fixed(x, 2) for x in (speed.ratio.low, speed.ratio.median, speed.ratio.high))
-    return {
-        "text": median + (f" ({low}–{high})" if low != high else ""),
-        "more": f"{words.thousands(rate) if rate >= 100 else words.show(rate)} images/s",
-    }
+    return Cell(
+        median + (f" ({low}–{high})" if low != high else ""),
+        f"{words.thousands(rate) if rate >= 100 else words.show(rate)} images/s",
+    )

@@ -11,18 +11,93 @@ from unsmooth.report.values import merged
 
 if TYPE_CHECKING:
     from unsmooth.results.diagnosis import Diagnosis
-
-if TYPE_CHECKING:
-    from unsmooth.results.diagnosis import Diagnosis
     from unsmooth.results.trial import Arm, Difference, Speed, Trial
 
-Range = dict[str, float | None]  # mean, low, high
 FEW = 4  # arms whose bands can be told apart in one chart
 CURVES = (
     ("val_top1", "Validation top-1", "%", 100),
     ("val_loss", "Validation loss", "", 1),
     ("train_loss", "Training loss", "", 1),
 )
+
+
+@dataclass(frozen=True)
+class Range:
+    """A mean with its range; all are None if there are no values."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class RunCurve:
+    """A learning curve of one run, at the epochs of its arm."""
+
+    seed: int
+    failed: bool
+    values: list[float | None]
+
+
+@dataclass(frozen=True)
+class ArmCurve:
+    """A learning curve of an arm: mean and range over seeds, and each run."""
+
+    epochs: list[int]
+    mean: list[float | None]
+    low: list[float | None]
+    high: list[float | None]
+    runs: list[RunCurve]
+
+
+@dataclass(frozen=True)
+class LearningChart:
+    """Learning curves by arm; None for an arm without values."""
+
+    key: str
+    title: str
+    unit: str
+    by: list[ArmCurve | None]
+
+
+@dataclass(frozen=True)
+class VitalTable:
+    """A vital of an arm by epoch and block: mean and range over seeds."""
+
+    epochs: list[int]
+    blocks: int
+    mean: list[list[float | None]]
+    low: list[list[float | None]]
+    high: list[list[float | None]]
+
+
+@dataclass(frozen=True)
+class VitalChart:
+    """A vital during training, with the range of its means, by arm; None for an arm without values."""
+
+    key: str
+    title: str
+    low: float
+    high: float
+    by: list[VitalTable | None]
+
+
+@dataclass(frozen=True)
+class CostChart:
+    """A cost by arm; `ratio` if it is relative to the first arm."""
+
+    key: str
+    title: str
+    ratio: bool
+    by: list[Range | None]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Accuracy in per cent by arm, and the costs that were measured."""
+
+    accuracy: list[Range | None]
+    against: list[CostChart]
 
 
 def as_diagnoses(trial: Trial) -> list[Diagnosis | None]:
@@ -93,54 +168,56 @@ def _every(seeds: int) -> str:
     return {1: "its only seed", 2: "both seeds"}.get(seeds, f"all {seeds} seeds")
 
 
-def learning(trial: Trial) -> list[dict[str, Any]]:
+def learning(trial: Trial) -> list[LearningChart]:
     """Learning curves by epoch: per arm, the mean and range over seeds, and each run."""
     charts = []
     for key, title, unit, scale in CURVES:
         by_arm = [_learning_curve(arm, key, scale) for arm in trial.arms]
         if any(by_arm):
-            charts.append({"key": key, "title": title, "unit": unit, "by": by_arm})
+            charts.append(LearningChart(key, title, unit, by_arm))
     return charts
 
 
-def _learning_curve(arm: Arm, key: str, scale: int) -> dict[str, Any] | None:
-    runs: list[dict[str, Any]] = []
+def _learning_curve(arm: Arm, key: str, scale: int) -> ArmCurve | None:
+    measured = []
     for run in arm.runs:
         values = {int(line["epoch"]): v * scale for line in run.epochs if (v := number(line.get(key))) is not None}
         if values:
-            runs.append({"seed": run.seed, "failed": bool(run.failed), "values": values})
-    if not runs:
+            measured.append((run, values))
+    if not measured:
         return None
-    epochs = sorted({epoch for run in runs for epoch in run["values"]})
-    ranges = [value_range([r["values"].get(epoch) for r in runs if not r["failed"]]) for epoch in epochs]
-    columns = {key: [number(r[key]) for r in ranges] for key in ("mean", "low", "high")}
-    by_seed = [run | {"values": [number(run["values"].get(epoch)) for epoch in epochs]} for run in runs]
-    return {"epochs": epochs, **columns, "runs": by_seed}
+    epochs = sorted({epoch for _, values in measured for epoch in values})
+    ranges = [value_range([values.get(epoch) for run, values in measured if not run.failed]) for epoch in epochs]
+    return ArmCurve(
+        epochs, [number(r.mean) for r in ranges], [number(r.low) for r in ranges], [number(r.high) for r in ranges],
+        [
+            RunCurve(run.seed, bool(run.failed), [number(values.get(epoch)) for epoch in epochs])
+            for run, values in measured
+        ],
+    )  # fmt: skip
 
 
 def value_range(values: list[float | None]) -> Range:
     """Mean, minimum and maximum of the values that are not None."""
     known = [value for value in values if value is not None]
-    if not known:
-        return dict.fromkeys(("mean", "low", "high"))
-    return {"mean": fmean(known), "low": min(known), "high": max(known)}
+    return Range(fmean(known), min(known), max(known)) if known else Range(None, None, None)
 
 
-def during(trial: Trial) -> list[dict[str, Any]]:
+def during(trial: Trial) -> list[VitalChart]:
     """Vitals during training: per arm, a table of epochs × blocks with the mean and range over seeds."""
     described = merged(as_diagnoses(trial))
     measured = [line["vitals"] for arm in trial.arms for run in arm.runs for line in run.epochs if line.get("vitals")]
     charts = []
     for key in dict.fromkeys(key for vitals in measured for key in vitals):
         by_arm = [_vital_during_training(arm, key) for arm in trial.arms]
-        values = [v for table in by_arm if table for column in table["mean"] for v in column if v is not None]
+        values = [v for table in by_arm if table for column in table.mean for v in column if v is not None]
         if values:
             title = described[key].title if key in described else key.replace("_", " ")
-            charts.append({"key": key, "title": title, "low": min(values), "high": max(values), "by": by_arm})
+            charts.append(VitalChart(key, title, min(values), max(values), by_arm))
     return charts
 
 
-def _vital_during_training(arm: Arm, key: str) -> dict[str, Any] | None:
+def _vital_during_training(arm: Arm, key: str) -> VitalTable | None:
     by_epoch: dict[int, list[list[Any]]] = {}
     for run in arm.finished_runs or arm.runs:
         for line in run.epochs:
@@ -155,26 +232,24 @@ def _vital_during_training(arm: Arm, key: str) -> dict[str, Any] | None:
     def over_seeds(epoch: int, block: int) -> Range:
         return value_range([number(values[block]) for values in by_epoch[epoch] if block < len(values)])
 
-    tables = [[over_seeds(epoch, block) for block in range(blocks)] for epoch in epochs]
-    columns = {key: [[number(r[key]) for r in row] for row in tables] for key in ("mean", "low", "high")}
-    return {"epochs": epochs, "blocks": blocks, **columns}
+    table = [[over_seeds(epoch, block) for block in range(blocks)] for epoch in epochs]
+    return VitalTable(
+        epochs, blocks, [[number(r.mean) for r in row] for row in table],
+        [[number(r.low) for r in row] for row in table], [[number(r.high) for r in row] for row in table],
+    )  # fmt: skip
 
 
-def cost(trial: Trial) -> dict[str, Any]:
+def cost(trial: Trial) -> Costs:
     """Accuracy of each arm with its range over seeds, and every cost that was measured."""
     accuracy = [_accuracy(arm) for arm in trial.arms]
-    costs = (
-        ("inference", "inference throughput", True, [_ratio(arm.inference) for arm in trial.arms]),
-        ("training", "training throughput", True, [_ratio(arm.training) for arm in trial.arms]),
-        ("flops", "FLOPs per image", False, [_exact(arm.flops) for arm in trial.arms]),
-        ("parameters", "parameters", False, [_exact(arm.parameters) for arm in trial.arms]),
+    charts = (
+        CostChart("inference", "inference throughput", True, [_ratio(arm.inference) for arm in trial.arms]),
+        CostChart("training", "training throughput", True, [_ratio(arm.training) for arm in trial.arms]),
+        CostChart("flops", "FLOPs per image", False, [_exact(arm.flops) for arm in trial.arms]),
+        CostChart("parameters", "parameters", False, [_exact(arm.parameters) for arm in trial.arms]),
     )
-    against = [
-        {"key": key, "title": title, "ratio": is_ratio, "by": by_arm}
-        for key, title, is_ratio, by_arm in costs
-        if any(x and y for x, y in zip(by_arm, accuracy, strict=True))
-    ]
-    return {"accuracy": accuracy, "against": against}
+    against = [chart for chart in charts if any(x and y for x, y in zip(chart.by, accuracy, strict=True))]
+    return Costs(accuracy, against)
 
 
 def _accuracy(arm: Arm) -> Range | None:
@@ -182,17 +257,16 @@ def _accuracy(arm: Arm) -> Range | None:
     runs = [value for value in arm.top1.runs if value is not None]
     if arm.top1.mean is None or not runs:
         return None
-    return {"mean": number(100 * arm.top1.mean), "low": number(100 * min(runs)), "high": number(100 * max(runs))}
+    return Range(number(100 * arm.top1.mean), number(100 * min(runs)), number(100 * max(runs)))
 
 
 def _ratio(speed: Speed | None) -> Range | None:
     """Throughput relative to the first arm, with quartiles."""
     if speed is None:
         return None
-    ratio = speed.ratio
-    return {"mean": number(ratio.median), "low": number(ratio.low), "high": number(ratio.high)}
+    return Range(number(speed.ratio.median), number(speed.ratio.low), number(speed.ratio.high))
 
 
 def _exact(value: int | None) -> Range | None:
     x = number(value, 6)
-    return None if x is None else {"mean": x, "low": x, "high": x}
+    return None if x is None else Range(x, x, x)

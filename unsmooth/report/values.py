@@ -121,9 +121,9 @@ def deciding_vitals(diagnoses: Diagnoses) -> list[str]:
 def limits_of(diagnoses: Diagnoses, key: str, part: str) -> list[Limit]:
     """Limits of a part of a vital: those of the first diagnosis that has them."""
     for diagnosis in diagnoses:
-        found = [] if diagnosis is None else [x for x in diagnosis.limits if (x.vital, x.part) == (key, part)]
-        if found:
-            return found
+        limits = [] if diagnosis is None else [x for x in diagnosis.limits if (x.vital, x.part) == (key, part)]
+        if limits:
+            return limits
     return []
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from unsmooth.results.provenance import Provenance
-from unsmooth.results.record import Result, record
+from unsmooth.results.record import Reported, Result, record
 from unsmooth.results.trial import Difference, Spread, TrialData
 from unsmooth.results.verdict import Finding, Verdict
-from unsmooth.utils.files import write
 
 
 @record
@@ -33,7 +30,7 @@ class RungRun:
 
 @record
 class Rung:
-    """One rung: all its candidates were trained for the same number of epochs. `kept` go on to the next one."""
+    """One rung: all its candidates were trained for the same number of epochs. `kept` are those of the next one."""
 
     epochs: int
     runs: list[RungRun]
@@ -49,7 +46,7 @@ class Budget:
         images: Most training images: runs × epochs × images of the data.
         planned: Training images of the plan, which was made after the diagnosis.
         spent: Training images that were used.
-        text: The plan in words.
+        text: The plan as text.
     """
 
     runs: float
@@ -61,7 +58,7 @@ class Budget:
 
 @record
 class Evidence:
-    """The final comparison on fresh seeds: accuracies, the paired difference, and the folder of the trial."""
+    """The final comparison on fresh seeds: accuracies, the paired difference, and the trial directory."""
 
     name: str
     seeds: int
@@ -73,7 +70,7 @@ class Evidence:
 
 
 @record
-class Prescription(Result):
+class Prescription(Reported, Result):
     """One recommendation for a model, or none, with its evidence.
 
     Attributes:
@@ -126,16 +123,7 @@ class Prescription(Result):
     def __repr__(self) -> str:
         return f"Prescription({self.text!r})"
 
-    def save(self, path: str | Path) -> None:
-        """Write a report page (.html) or the figure of the search (.png, .svg, .pdf).
-
-        Args:
-            path: File to write. Its suffix selects the format.
-
-        Raises:
-            UnsmoothError: If the format is not supported or the file cannot be written.
-        """
+    def _render(self, format: str) -> bytes:
         from unsmooth.report.render import render_prescription
 
-        path = Path(path)
-        write(path, render_prescription(self, path.suffix.lstrip(".").lower()))
+        return render_prescription(self, format)

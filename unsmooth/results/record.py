@@ -24,6 +24,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.utils.files import write
+from unsmooth.utils.notebook import REPORT_HEIGHT, packed_frame
 
 FORMAT = 1
 INTEGER_BITS = 63
@@ -142,6 +143,30 @@ class Result:
             if name in inner:  # a result within a result
                 _add_constants(definition, inner[name].kind)
         return _add_constants(schema, cls.kind)
+
+
+class Reported:
+    """Base of results with a page and one main figure: `Trial`, `Prescription`."""
+
+    def _render(self, format: str) -> bytes:
+        """The page ("html"), or the figure as png, svg or pdf."""
+        raise NotImplementedError
+
+    def save(self, path: str | Path) -> None:
+        """Write a report page (.html), or the figure of differences or of the search (.png, .svg, .pdf).
+
+        Args:
+            path: File to write. Its suffix selects the format.
+
+        Raises:
+            UnsmoothError: If the format is not supported or the file cannot be written.
+        """
+        path = Path(path)
+        write(path, self._render(path.suffix.lstrip(".").lower()))
+
+    def _repr_html_(self) -> str:
+        """The report in a frame, for notebooks."""
+        return packed_frame(self._render("html").decode(), REPORT_HEIGHT)
 
 
 def _huge_integer(value: Any) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, WrapSerializer
@@ -12,19 +11,12 @@ from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.results.bench import Quartiles
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.provenance import Provenance
-from unsmooth.results.record import Result, record
+from unsmooth.results.record import Reported, Result, if_set, record
 from unsmooth.results.verdict import Verdict
-from unsmooth.utils.files import write
-from unsmooth.utils.notebook import REPORT_HEIGHT, packed_frame
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
-
-
-def _optional() -> Any:
-    """A field that is left out of the JSON if it is None, so that older files are written back as they were."""
-    return Field(default=None, exclude_if=lambda value: value is None)
 
 
 @record
@@ -51,9 +43,9 @@ class Difference:
     by_seed: list[float | None]
     shown: bool
     text: str
-    p: float | None = _optional()
-    p_holm: float | None = _optional()
-    survives: bool | None = _optional()
+    p: float | None = if_set()
+    p_holm: float | None = if_set()
+    survives: bool | None = if_set()
 
     @property
     def decided(self) -> bool:
@@ -234,11 +226,11 @@ class Arm:
     diagnosis: StoredDiagnosis | None
     # Recipe fields of this arm alone; left out of the JSON if there are none.
     recipe: dict[str, Any] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
-    sweep: ArmSweep | None = _optional()
-    start: Start | None = _optional()
-    control: Control | None = _optional()
+    sweep: ArmSweep | None = if_set()
+    start: Start | None = if_set()
+    control: Control | None = if_set()
     # Difference from the control of equal parameters, if the trial has one.
-    beyond_parameters: Difference | None = _optional()
+    beyond_parameters: Difference | None = if_set()
 
     @property
     def diagnosed(self) -> Diagnosis | None:
@@ -284,7 +276,7 @@ class TrialProvenance(Provenance):
 
 
 @record
-class Trial(Result):
+class Trial(Reported, Result):
     """Several models trained on one budget, compared with the first one.
 
     `trial["attn_scale"]` is an `Arm`, `str(trial)` is a table, and `save` writes a page (.html) or a figure.
@@ -325,9 +317,9 @@ class Trial(Result):
     arms: list[Arm]
     made: TrialProvenance
     verdict: TrialVerdict
-    power: Power | None = _optional()
-    stopping: Stopping | None = _optional()
-    start: str | None = _optional()
+    power: Power | None = if_set()
+    stopping: Stopping | None = if_set()
+    start: str | None = if_set()
 
     @property
     def comparisons(self) -> int:
@@ -376,12 +368,6 @@ class Trial(Result):
             raise UnsmoothError("no arm of this trial was diagnosed. Compare with vitals, which is the default.")
         return plot_vital([diagnosis for _, diagnosis in diagnosed], [name for name, _ in diagnosed], vital, parts, ax)
 
-    def _repr_html_(self) -> str:
-        """The report in a frame, for notebooks."""
-        from unsmooth.report.trial_page import trial_page
-
-        return packed_frame(trial_page(self), REPORT_HEIGHT)
-
     def __str__(self) -> str:
         from unsmooth.report.trial_table import as_text
 
@@ -390,16 +376,7 @@ class Trial(Result):
     def __repr__(self) -> str:
         return f"Trial({self.verdict.text!r})"
 
-    def save(self, path: str | Path) -> None:
-        """Write a report page (.html) or the figure of differences (.png, .svg, .pdf).
-
-        Args:
-            path: File to write. Its suffix selects the format.
-
-        Raises:
-            UnsmoothError: If the format is not supported or the file cannot be written.
-        """
+    def _render(self, format: str) -> bytes:
         from unsmooth.report.render import render_trial
 
-        path = Path(path)
-        write(path, render_trial(self, path.suffix.lstrip(".").lower()))
+        return render_trial(self, format)

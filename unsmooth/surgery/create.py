@@ -7,7 +7,6 @@ from typing import Any
 from torch import nn
 
 from unsmooth import remedies
-from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.build import PRETRAINED, create_host
 from unsmooth.spec import ModelSpec, SpecItem, parse
 from unsmooth.surgery.apply import apply
@@ -42,14 +41,13 @@ def create_model(spec: str | ModelSpec, pretrained: bool = False, **host_kwargs:
 
 def build_model(spec: ModelSpec, pretrained: bool = False, offline: bool = False, **host_kwargs: Any) -> nn.Module:
     """The same. `offline` is for a spec that a saved folder names: nothing is downloaded."""
-    if spec.host is None:
-        raise UnsmoothError(f"the spec {str(spec)!r} names no host: write HOST+{spec}")
+    given = spec.known_host
     for remedy in spec.remedies:  # a mistake in a remedy raises before a large host is built
         remedies.options_of(remedy)
-    model = create_host(spec.host, pretrained, offline, **host_kwargs)
-    options = {**spec.host.options, **host_kwargs}
+    model = create_host(given, pretrained, offline, **host_kwargs)
+    options = {**given.options, **host_kwargs}
     options.pop(PRETRAINED, None)  # weights are not part of the architecture: a saved model brings its own
-    host = SpecItem(spec.host.name, options)
+    host = SpecItem(given.name, options)
     model.__dict__[RECORD] = Record(host if host.writable else None)
     for remedy in spec.remedies:
         apply(model, remedy)

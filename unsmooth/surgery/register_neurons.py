@@ -80,7 +80,7 @@ def find_register_neurons(
         )
     means = [torch.stack(each).mean(0) for each in zip(*scores, strict=True)][: len(searched)]
     flat = torch.cat(means)
-    found: list[RegisterNeuron] = []
+    neurons: list[RegisterNeuron] = []
     for part in moved:
         part.neurons.zero_()
     offsets = torch.tensor([0, *(len(mean) for mean in means)]).cumsum(0)
@@ -88,8 +88,8 @@ def find_register_neurons(
         block = int((offsets <= position).sum()) - 1
         neuron = position - int(offsets[block])
         moved[block].neurons[neuron] = True
-        found.append(RegisterNeuron(block, neuron, float(flat[position])))
-    return tuple(found)
+        neurons.append(RegisterNeuron(block, neuron, float(flat[position])))
+    return tuple(neurons)
 
 
 def _scores(model: nn.Module, anatomy: Anatomy, image: Tensor, threshold: float | None) -> list[list[Tensor]]:

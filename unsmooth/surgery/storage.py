@@ -212,7 +212,7 @@ def _weights_for(model: nn.Module, path: Path) -> tuple[dict[str, Tensor], bool]
 
 
 def _why_unreadable(path: Path, error: Exception) -> str:
-    """The reason in words. Messages of readers are a number ("105"), or advise to load a file unsafely."""
+    """The reason as text. Messages of readers are a number ("105"), or advise to load a file unsafely."""
     if isinstance(error, OSError):
         return first_line(error)
     size = path.stat().st_size

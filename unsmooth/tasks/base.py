@@ -32,7 +32,7 @@ class TaskRequest:
         checkpoint: Weights to start from.
         pretrained: Whether to start from the library's pretrained weights.
         val_data: Validation images, if they are not part of `data`.
-        data_dir: Directory of timm dataset files.
+        data_dir: Folder of timm dataset files.
         strict_data: Whether a broken image raises instead of being skipped.
         options: Options of the task itself, as text or as values.
     """

@@ -76,18 +76,16 @@ def build_teacher(recipe: Recipe, classes: int) -> nn.Module | None:
     """Build the teacher for distillation, frozen and in eval mode; None if there is none."""
     if not recipe.teacher:
         return None
-    if runs_code(parse(recipe.teacher).items[0].name):
-        raise UnsmoothError(
-            f"the recipe names the teacher {recipe.teacher}, which is Python code. Recipes run no code."
-        )
+    spec = parse(recipe.teacher)
+    host = spec.known_host
+    if runs_code(host.name):
+        raise UnsmoothError(f"the recipe names the teacher {spec}, which is Python code. Recipes run no code.")
     if recipe.teacher_checkpoint:
-        spec = parse(recipe.teacher)
-        assert spec.host is not None
         name = _option_names(spec)["classes"][0]
-        host = SpecItem(spec.host.name, {name: classes, **spec.host.options})
+        host = SpecItem(host.name, {name: classes, **host.options})
         teacher = load(recipe.teacher_checkpoint, ModelSpec(host, spec.remedies))
     else:
-        teacher = create_model(recipe.teacher, pretrained=True)
+        teacher = create_model(spec, pretrained=True)
     return teacher.eval().requires_grad_(False)
 
 
@@ -119,24 +117,22 @@ def check_patches(model: nn.Module, size: tuple[int, int], spec: str, data: str)
 
 
 def _option_names(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
-    assert spec.host is not None
-    library = spec.host.name.partition(":")[0]
+    library = spec.known_host.name.partition(":")[0]
     return OPTION_NAMES.get(library, OPTION_NAMES["timm"])
 
 
 def _host_options(spec: ModelSpec, classes: int, recipe: Recipe) -> dict[str, Any]:
     """Host options from the data and the recipe, except those that the spec sets."""
-    if spec.host is None:
-        raise UnsmoothError(f"the spec {str(spec)!r} has no host. Use HOST+{spec}.")
-    names, own = _option_names(spec), spec.host.options
+    host = spec.known_host
+    names, own = _option_names(spec), host.options
     values: dict[str, float] = {"classes": classes, "dropout": recipe.dropout, "drop_path": recipe.drop_path}
     if recipe.deep_blocks and recipe.deep_dropout:
-        depth = len(anatomy_of(create_host(spec.host)).blocks)
+        depth = len(anatomy_of(create_host(host)).blocks)
         if depth >= recipe.deep_blocks:
             values["dropout"] = recipe.deep_dropout
     classes_in_spec = next((own[name] for name in names["classes"] if name in own), None)
     if classes_in_spec is not None:
-        check_classes(classes_in_spec, classes, str(spec.host), "the data")
+        check_classes(classes_in_spec, classes, str(host), "the data")
     return {
         name: value
         for kind, value in values.items()

@@ -18,7 +18,7 @@ class TrainSettings:
     )
     pretrained: bool = option("start from the library's pretrained weights", default=False)
     val_data: DataText | None = option("validation images, if not part of the data", default=None)
-    data_dir: FilePath | None = option("directory of timm dataset files", default=None)
+    data_dir: FilePath | None = option("folder of timm dataset files", default=None)
     workers: int = option("worker processes that load images", default=0, low=0)
     device: str = option("device: cpu, cuda or cuda:N (default: cuda if available)", default="")
     shard: bool = option("split weights and optimizer state over the processes of torchrun (FSDP2)", default=False)

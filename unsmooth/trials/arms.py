@@ -35,7 +35,9 @@ class PlannedArm:
         return f"{self.name}, seed {self.first_seed + seed}"
 
 
-def plan_arms(specs: Sequence[str], arm_fields: Mapping[str, Mapping[str, Any]] | None = None) -> list[PlannedArm]:
+def plan_arms(
+    specs: Sequence[str | ModelSpec], arm_fields: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[PlannedArm]:
     """Arms with the shortest unique names: only the remedies if all hosts are the same.
 
     `arm_fields` are recipe fields of single arms, by spec.
@@ -44,9 +46,6 @@ def plan_arms(specs: Sequence[str], arm_fields: Mapping[str, Mapping[str, Any]] 
         raise UnsmoothError(f"a trial compares a list of specs (got {specs!r}).")
     parsed = [parse(spec) for spec in specs]
     by_text = {str(parse(spec)): fields for spec, fields in (arm_fields or {}).items()}
-    for spec in parsed:
-        if spec.host is None:
-            raise UnsmoothError(f"the spec {str(spec)!r} has no host. Write HOST+{spec}.")
     texts = [str(spec) for spec in parsed]
     duplicate = next((text for i, text in enumerate(texts) if text in texts[:i]), None)
     if duplicate is not None:
@@ -55,7 +54,7 @@ def plan_arms(specs: Sequence[str], arm_fields: Mapping[str, Mapping[str, Any]] 
         raise UnsmoothError(
             f"a trial compares at least two specs (got {len(texts)}). To train one, use unsmooth train."
         )
-    one_host = len({str(spec.host) for spec in parsed}) == 1
+    one_host = len({str(spec.known_host) for spec in parsed}) == 1
     for text in by_text:
         if text not in texts:
             raise unknown("spec of arm_fields", text, texts)
@@ -77,5 +76,4 @@ def _remedies(spec: ModelSpec) -> str:
 
 
 def _host_name_and_remedies(spec: ModelSpec) -> str:
-    assert spec.host is not None
-    return str(ModelSpec(SpecItem(spec.host.name), spec.remedies))
+    return str(ModelSpec(SpecItem(spec.known_host.name), spec.remedies))

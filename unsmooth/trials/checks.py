@@ -21,7 +21,7 @@ def check_trial(runs: TrialRuns, sweep: Sweep | None) -> None:
     """Check settings, directories, batch sizes and models."""
     splits, settings, directory = runs.splits, runs.settings, runs.directory
     if directory.path.exists() and not directory.path.is_dir():
-        raise UnsmoothError(f"{directory.path} is a file. Use a folder as out (--out).")
+        raise UnsmoothError(f"{directory.path} is a file. Use a directory as --out.")
     if foreign := directory.foreign(write_recipe(runs.recipe)):
         raise UnsmoothError(f"{foreign} is not of a trial and would be overwritten. Use another --out.")
     if settings.until is not None and settings.seeds < FIRST_LOOK:

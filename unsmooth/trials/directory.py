@@ -1,4 +1,4 @@
-"""The files of a trial.
+"""The files of a trial and of a prescription.
 
 TRIAL/trial.json              the result
 TRIAL/report.html             the report
@@ -8,6 +8,13 @@ TRIAL/start.json              accuracies before the first step, if the arms star
 TRIAL/sweep/ARM/FIELD=VALUE/  a run directory of `train` on part of the training images, to choose a value
 TRIAL/runs/ARM/diagnosis.json the diagnosis of the final model of the first seed
 TRIAL/runs/ARM/seedN/         a run directory of `train`
+
+PRESCRIPTION/prescription.json    the result
+PRESCRIPTION/report.html          the report
+PRESCRIPTION/diagnosis.json       the diagnosis of the model, and .html, its report
+PRESCRIPTION/diagnosed/           the run directory of that model, if it was trained
+PRESCRIPTION/rungs/N_epochs/ARM/  a run directory of the search
+PRESCRIPTION/final/               the trial directory of the final comparison
 """
 
 from __future__ import annotations
@@ -71,3 +78,33 @@ class TrialDirectory:
 
     def run(self, arm: PlannedArm, seed: int) -> RunDir:
         return RunDir(self.run_path(arm, seed))
+
+
+@dataclass(frozen=True)
+class PrescriptionDirectory:
+    """Paths of a prescription and of its runs."""
+
+    path: Path
+
+    @property
+    def result(self) -> Path:
+        return self.path / "prescription.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def diagnosis(self) -> Path:
+        return self.path / "diagnosis.json"
+
+    @property
+    def diagnosed(self) -> RunDir:
+        return RunDir(self.path / "diagnosed")
+
+    def rung_run(self, epochs: int, arm: PlannedArm) -> RunDir:
+        return RunDir(self.path / "rungs" / f"{epochs}_epochs" / arm.slug)
+
+    @property
+    def final(self) -> Path:
+        return self.path / "final"

@@ -35,7 +35,7 @@ from unsmooth.training.run_dir import RunDir
 from unsmooth.trials.arms import PlannedArm
 from unsmooth.trials.compare import compare
 from unsmooth.trials.controls import OTHER_SEEDS
-from unsmooth.trials.directory import TrialDirectory
+from unsmooth.trials.directory import PrescriptionDirectory, TrialDirectory
 from unsmooth.trials.halving import PlannedRung, keep_best, plan_rungs
 from unsmooth.trials.measure import DIAGNOSED
 from unsmooth.trials.runner import Job, run_jobs
@@ -121,8 +121,8 @@ def prescribe(
         text=_text(diagnosis, candidates, evidence, chosen),
         made=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
     )  # fmt: skip
-    made.to_json(search.out / "prescription.json")
-    made.save(search.out / "report.html")
+    made.to_json(search.directory.result)
+    made.save(search.directory.report)
     return made
 
 
@@ -167,22 +167,21 @@ class _Search:
         return search
 
     @property
-    def out(self) -> Path:
-        return self.settings.out
+    def directory(self) -> PrescriptionDirectory:
+        return PrescriptionDirectory(self.settings.out)
 
     @property
     def trained(self) -> bool:
         """Whether the model has weights to diagnose; otherwise it is trained first."""
-        assert self.spec.host is not None
         given = self.settings.checkpoint is not None or self.settings.pretrained
-        return given or bool(self.spec.host.options.get("pretrained", False))
+        return given or bool(self.spec.known_host.options.get("pretrained", False))
 
     def fixed(self, finalists: int) -> int:
         """Runs of the diagnosis and of the final comparison."""
         return (0 if self.trained else 1) + (1 + finalists) * self.settings.seeds
 
     def stated(self) -> str:
-        """The budget in words, before anything is trained."""
+        """The budget as text, before anything is trained."""
         images = int(self.settings.budget * self.recipe.epochs * self.splits.train.count)
         return f"budget: {self.settings.budget:g} runs of {self.recipe.epochs} epochs, {images:,} training images"
 
@@ -196,7 +195,7 @@ class _Search:
                           self.settings.pretrained).to(self.runs.device)  # fmt: skip
         else:
             self.report_stage("training the model to diagnose")
-            run = RunDir(self.out / "diagnosed")
+            run = self.directory.diagnosed
             if reason := self.train([(arm, run)], self.recipe)[0]:
                 raise UnsmoothError(f"the model could not be trained, so it cannot be diagnosed: {reason}")
             model = load(run.last).to(self.runs.device)
@@ -204,9 +203,8 @@ class _Search:
         batch = sample_batch(self.runs.validation_images(model), DIAGNOSED)
         made = diagnose(model.eval(), [(batch.images, batch.labels)], progress=False)
         made.images.source = f"held-out training images of {self.splits.name}"
-        self.out.mkdir(parents=True, exist_ok=True)
-        made.to_json(self.out / "diagnosis.json")
-        made.save(self.out / "diagnosis.html")
+        made.to_json(self.directory.diagnosis)
+        made.save(self.directory.diagnosis.with_suffix(".html"))
         return made
 
     # 2. Candidates.
@@ -267,41 +265,38 @@ class _Search:
         self, candidates: list[TriedCandidate], planned: Sequence[PlannedRung]
     ) -> tuple[list[TriedCandidate], list[Rung]]:
         """The finalists, and the rungs that chose them."""
-        made = []
+        made, root = [], self.directory.path
         for i, rung in enumerate(planned):
             self.report_stage(f"rung {i}: {len(candidates)} candidates for {rung.epochs} epochs")
             warmup = self.recipe.warmup_epochs * rung.epochs // self.recipe.epochs
             recipe = replace(self.recipe, epochs=rung.epochs, warmup_epochs=warmup)
             arms = [PlannedArm(parse(c.spec), f"rung {i}, {c.name}", first_seed=OTHER_SEEDS) for c in candidates]
-            folder = self.out / "rungs" / f"{rung.epochs}_epochs"
-            places = [(arm, RunDir(folder / arm.slug)) for arm in arms]
-            failures = self.train(places, recipe)
+            pairs = [(arm, self.directory.rung_run(rung.epochs, arm)) for arm in arms]
+            failures = self.train(pairs, recipe)
             runs = [
-                RungRun(c.name, (run.result() or {}).get("top1"), str(run.path.relative_to(self.out)), failed or None)
-                for c, (_, run), failed in zip(candidates, places, failures, strict=True)
+                RungRun(c.name, (run.result() or {}).get("top1"), str(run.path.relative_to(root)), failed or None)
+                for c, (_, run), failed in zip(candidates, pairs, failures, strict=True)
             ]
             count = planned[i + 1].candidates if i + 1 < len(planned) else self.finalists(len(candidates))
             candidates = [candidates[k] for k in keep_best([run.top1 for run in runs], count)]
             made.append(Rung(rung.epochs, runs, [c.name for c in candidates]))
         return candidates[: self.finalists(len(candidates))], made
 
-    def train(self, places: Sequence[tuple[PlannedArm, RunDir]], recipe: Recipe) -> list[str]:
+    def train(self, pairs: Sequence[tuple[PlannedArm, RunDir]], recipe: Recipe) -> list[str]:
         """Train runs on the training images that are not held out. Returns why each failed, "" if it did not."""
         runs = replace(self.runs, recipe=recipe)
-        jobs = [
-            Job(arm.name, {**runs.arguments(arm, OTHER_SEEDS, run.path), "options": OPTIONS}) for arm, run in places
-        ]
+        jobs = [Job(arm.name, {**runs.arguments(arm, OTHER_SEEDS, run.path), "options": OPTIONS}) for arm, run in pairs]
         failures = run_jobs(jobs, self.settings.jobs, self.settings.device, self.report_progress)
         self.spent += len(jobs) * recipe.epochs * int(runs.splits.train.count)
-        return [failures.get(arm.name, "") for arm, _ in places]
+        return [failures.get(arm.name, "") for arm, _ in pairs]
 
     # 4. The final comparison.
 
     def compare(self, finalists: Sequence[TriedCandidate], progress: Progress | bool | None) -> Trial:
         self.report_stage(f"final comparison of {', '.join(c.name for c in finalists)} on fresh seeds")
-        settings = replace(self.runs.settings, out=self.out / "final")
+        settings = replace(self.runs.settings, out=self.directory.final)
         trial = compare(
-            [str(self.spec), *(c.spec for c in finalists)], self.runs.data, recipe=self.recipe, settings=settings,
+            [self.spec, *(c.spec for c in finalists)], self.runs.data, recipe=self.recipe, settings=settings,
             on_progress=self.report_progress, on_stage=self.report_stage, progress=progress, command=self.runs.command,
         )  # fmt: skip
         self.spent += self.final_images(len(finalists))

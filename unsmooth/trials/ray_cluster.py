@@ -1,6 +1,6 @@
 """Runs of a trial as tasks of a Ray cluster.
 
-A task trains one run in the folder of the trial, which all nodes share. When a node is lost, Ray starts its tasks again
+A task trains one run in the trial directory, which all nodes share. When a node is lost, Ray starts its tasks again
 on another one, and each continues from the last checkpoint of its run, bit for bit. Runs report to an actor on the node
 of this process, which thus outlives the others.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from unsmooth.errors import Interrupted, UnsmoothError, first_line
+from unsmooth.errors import Interrupted, UnsmoothError, first_line, missing_package
 from unsmooth.training.observer import OnProgress, ProgressObserver
 from unsmooth.training.run_dir import Locked, RunDir
 from unsmooth.training.signals import graceful_shutdown
@@ -121,7 +121,7 @@ def _connect(cpus: float, gpus: float) -> Any:
     try:
         ray: Any = import_module("ray")
     except ImportError as error:
-        raise UnsmoothError("--cluster ray needs ray. pip install 'unsmooth[ray]'") from error
+        raise missing_package("--cluster ray", "ray", "ray") from error
     if not ray.is_initialized():
         try:
             ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False, logging_level=logging.ERROR)

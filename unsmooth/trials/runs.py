@@ -1,4 +1,4 @@
-"""The runs of a trial: what each one is trained with, and what it left behind."""
+"""The runs of a trial: what each one is trained with, and its files."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class CompareSettings:
     seeds: int = option("runs per arm", default=3, low=1)
     jobs: int = option("runs trained at the same time", default=1, low=1)
     cluster: Literal["none", "ray"] = option(
-        "where runs are trained: none (on this machine, --jobs at a time), or ray (all nodes of a Ray cluster)",
+        "cluster that trains the runs; without one, this machine trains --jobs of them at a time",
         default="none",
     )
     run_cpus: float = option("CPUs of each run on a cluster", default=1.0, above=0)
@@ -55,7 +55,7 @@ class CompareSettings:
         default="none",
     )
     val_data: DataText | None = option("validation images, if not part of the data", default=None)
-    data_dir: FilePath | None = option("directory of timm dataset files", default=None)
+    data_dir: FilePath | None = option("folder of timm dataset files", default=None)
     workers: int = option("worker processes that load images, per run", default=0, low=0)
     device: str = option("device: cpu, cuda or cuda:N (default: cuda if available)", default="")
     strict_data: bool = option("raise on a broken image instead of skipping it", default=False)
@@ -72,16 +72,16 @@ class PrescribeSettings:
     label = "prescribe"
 
     out: FilePath = option("directory of the prescription", default=Path("prescription"))
-    budget: float = option("most training in all, in runs of the recipe's epochs", default=12.0, above=0)
+    budget: float = option("maximum training in total, in runs of the recipe's epochs", default=12.0, above=0)
     seeds: int = option("fresh seeds per arm of the final comparison", default=3, low=2)
-    candidates: int = option("most candidates, as ranked by the diagnosis", default=6, low=1)
+    candidates: int = option("maximum number of candidates, in the order of the diagnosis", default=6, low=1)
     factor: int = option("reduction of candidates from rung to rung", default=2, low=2)
     finalists: int = option("candidates in the final comparison", default=1, low=1)
     jobs: int = option("runs trained at the same time", default=1, low=1)
     checkpoint: FilePath | None = option("trained weights to diagnose and start from: a file or a folder", default=None)
     pretrained: bool = option("diagnose and start from the library's pretrained weights", default=False)
     val_data: DataText | None = option("validation images, if not part of the data", default=None)
-    data_dir: FilePath | None = option("directory of timm dataset files", default=None)
+    data_dir: FilePath | None = option("folder of timm dataset files", default=None)
     workers: int = option("worker processes that load images, per run", default=0, low=0)
     device: str = option("device: cpu, cuda or cuda:N (default: cuda if available)", default="")
     strict_data: bool = option("raise on a broken image instead of skipping it", default=False)

@@ -41,8 +41,7 @@ def _trained(runs: TrialRuns, arm: PlannedArm) -> bool:
 
 
 def _pretrained(runs: TrialRuns, spec: ModelSpec) -> bool:
-    assert spec.host is not None
-    return runs.settings.pretrained or bool(spec.host.options.get(PRETRAINED, False))
+    return runs.settings.pretrained or bool(spec.known_host.options.get(PRETRAINED, False))
 
 
 def _start(arm: PlannedArm, runs: TrialRuns, report_stage: OnStage) -> Start:

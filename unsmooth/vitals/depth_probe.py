@@ -34,14 +34,14 @@ def nearest(queries: Tensor, memory: Tensor, k: int, leave_one_out: bool = False
         leave_one_out: Whether query i is memory vector i, which is then not its own neighbour.
     """
     u, v = (F.normalize(full(x), dim=-1) for x in (queries, memory))
-    found = []
+    chunks = []
     for start in range(0, len(u), ROWS):
         cosine = u[start : start + ROWS] @ v.mT
         if leave_one_out:
             rows = torch.arange(len(cosine), device=u.device)
             cosine[rows, rows + start] = -2
-        found.append(cosine.topk(k, dim=-1))
-    return torch.cat([chunk.values for chunk in found]), torch.cat([chunk.indices for chunk in found])
+        chunks.append(cosine.topk(k, dim=-1))
+    return torch.cat([chunk.values for chunk in chunks]), torch.cat([chunk.indices for chunk in chunks])
 
 
 def nearest_neighbour_hits(features: Tensor, labels: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class DepthProbe(Collector):
 
     def final(self) -> dict[int, dict[str, Any]]:
         if not self.labels:
-            raise Undefined("it needs labels: a directory of class directories, or an .npz file with labels")
+            raise Undefined("it needs labels: a folder of class folders, or an .npz file with labels")
         labels = torch.cat(self.labels)
         if labels.is_floating_point():
             raise Undefined("its labels are not integers")

@@ -140,12 +140,12 @@ def open_task(request: TaskRequest) -> MaskedAutoencoding:
     reject_classification_fields(recipe, TASK)
     task_options = to_json(read_texts(MaeOptions, request.options, TASK))
     parsed = read_spec(TASK, KIND, request.spec)
-    assert parsed.host is not None
+    given = parsed.known_host
     for name in request.options:
-        if name in parsed.host.options:
+        if name in given.options:
             raise UnsmoothError(f"{name} is set in the spec and as an option. Use one of them.")
-    config = config_of(TASK, KIND, parsed.host)
-    host = SpecItem(parsed.host.name, {**task_options, **parsed.host.options})  # the spec takes precedence
+    config = config_of(TASK, KIND, given)
+    host = SpecItem(given.name, {**task_options, **given.options})  # the spec takes precedence
     for name in task_options:
         setattr(config, name, host.options[name])
     check_config(config)

@@ -26,8 +26,7 @@ ANY_SIZE: tuple[dict[str, Any], ...] = ({"strict_img_size": False}, {"dynamic_im
 
 def resolve(spec: str | ModelSpec, options: SegmentationOptions, recipe: Recipe) -> SegmentationOptions:
     """Options with all sizes set; the spec is checked as far as possible without building the host."""
-    host = _parsed(spec).host
-    assert host is not None
+    host = parse(spec).known_host
     library = host.name.partition(":")[0]
     if library in OPTION_NAMES and library != "timm" and ":" in host.name:
         raise UnsmoothError(f"segmentation needs a timm host (got {host.name})")
@@ -43,14 +42,13 @@ def resolve(spec: str | ModelSpec, options: SegmentationOptions, recipe: Recipe)
 
 def build(request: TaskRequest, options: SegmentationOptions) -> Segmenter:
     """Build a segmenter to train. Initial weights depend on the host and the seed, not on the remedies."""
-    parsed, recipe, seed = _parsed(request.spec), request.recipe, request.seed
-    assert parsed.host is not None
+    parsed, recipe, seed = parse(request.spec), request.recipe, request.seed
     rates = {"dropout": recipe.dropout, "drop_path": recipe.drop_path}
     drops = {
         name: value
         for kind, value in rates.items()
         for name in OPTION_NAMES["timm"][kind]
-        if value and name not in parsed.host.options
+        if value and name not in parsed.known_host.options
     }
     backbone, size_options = _backbone(parsed, options, request.pretrained, drops, seed)
     if request.checkpoint is not None:
@@ -97,10 +95,3 @@ def _load_weights(backbone: nn.Module, spec: ModelSpec, path: Path, options: dic
     fill_for_tuning(donor, path, donor.num_classes)
     weights = donor.state_dict()
     backbone.load_state_dict({name: weights[name] for name in backbone.state_dict()})
-
-
-def _parsed(spec: str | ModelSpec) -> ModelSpec:
-    parsed = parse(spec)
-    if parsed.host is None:
-        raise UnsmoothError(f"the spec {str(spec)!r} has no host. Use HOST+{spec}.")
-    return parsed

@@ -49,15 +49,19 @@ def open_split(folder: Path, split: str) -> Split:
     annotations_file = folder / f"v2_mscoco_{split}_annotations.json"
     question_entries = _read(questions_file, "questions")
     annotation_entries = _read(annotations_file, "annotations")
+    unlike = f"{annotations_file} and {questions_file.name} do not match"
     try:
         annotations = {int(entry["question_id"]): entry for entry in annotation_entries}
-        questions = [_question(entry, annotations[int(entry["question_id"])]) for entry in question_entries]
-    except KeyError as error:
-        missing = error.args[0]
-        problem = (
-            f"question {missing} has no annotation" if isinstance(missing, int) else f"an entry has no {missing!r}"
-        )
-        raise UnsmoothError(f"{annotations_file} and {questions_file.name} do not match: {problem}") from error
+        questions = []
+        for entry in question_entries:
+            number = int(entry["question_id"])
+            if number not in annotations:
+                raise UnsmoothError(f"{unlike}: question {number} has no annotation")
+            questions.append(_question(entry, annotations[number]))
+    except UnsmoothError:
+        raise
+    except KeyError as error:  # whose text is the name
+        raise UnsmoothError(f"{unlike}: an entry has no {error}") from error
     except (TypeError, ValueError) as error:
         raise UnsmoothError(
             f"{questions_file} or {annotations_file.name} is not in the format of VQAv2: {error}"

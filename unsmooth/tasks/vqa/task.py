@@ -133,9 +133,8 @@ def open_task(request: TaskRequest) -> QuestionAnswering:
     reject_classification_fields(recipe, TASK)
     task_options = read_texts(VqaOptions, request.options, TASK)
     parsed = read_spec(TASK, KIND, request.spec)
-    assert parsed.host is not None
-    config = config_of(TASK, KIND, parsed.host)
-    weights = parsed.host.name.removeprefix("hf:") if request.pretrained else ""
+    config = config_of(TASK, KIND, parsed.known_host)
+    weights = parsed.known_host.name.removeprefix("hf:") if request.pretrained else ""
     if weights == KIND:
         raise UnsmoothError(f"hf:{KIND} is a model type without weights. Use a hub id or a folder, hf:FOLDER.")
     for size in (config.image_size, config.patch_size):
@@ -149,13 +148,13 @@ def open_task(request: TaskRequest) -> QuestionAnswering:
     answers = _answers(splits, task_options)
     splits["train"] = _answerable(splits["train"], answers)
     text = Text(_pieces(task_options.vocab, checkpoint, weights, splits["train"]), config.max_position_embeddings)
-    if not weights and "vocab_size" not in parsed.host.options:
+    if not weights and "vocab_size" not in parsed.known_host.options:
         config.vocab_size = len(text.pieces)
     if len(text.pieces) > config.vocab_size:
         raise UnsmoothError(
             f"the vocabulary has {len(text.pieces)} pieces, more than the {config.vocab_size} of {parsed.host}"
         )
-    if recipe.dropout and "hidden_dropout_prob" not in parsed.host.options:
+    if recipe.dropout and "hidden_dropout_prob" not in parsed.known_host.options:
         config.hidden_dropout_prob = recipe.dropout
     start = Start(weights, answers_of(config), checkpoint)
     set_answers(config, answers)

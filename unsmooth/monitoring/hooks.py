@@ -55,11 +55,11 @@ def check_not_sharded(model: nn.Module) -> None:
         )
 
 
-class ImageTap:
+class ImageHook:
     """Forward pre-hook that copies the first images of a training batch, and notes the precision of autocast.
 
     While torch.compile traces it, only the copy becomes part of the graph: no break, no recompilation. A copied or
-    pickled tap does nothing.
+    pickled hook does nothing.
     """
 
     def __init__(self, count: int, on_forward: Callable[[], None] | None = None) -> None:
@@ -93,14 +93,14 @@ class ImageTap:
         images, self.images = self.images, None
         return images
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ImageTap:
-        return ImageTap(0)
+    def __deepcopy__(self, memo: dict[int, Any]) -> ImageHook:
+        return ImageHook(0)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ImageTap, (0,)
+        return ImageHook, (0,)
 
 
-class StepTap:
+class StepHook:
     """Hooks of all torch optimizers, which call `on_step` at each step of the one that trains the model.
 
     `on_step` is called before the update, or after it if the optimizer is given a closure that runs the model.
