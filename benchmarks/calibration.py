@@ -1,8 +1,8 @@
 """Calibration of the verdict: small hosts of 6 to 48 blocks, with and without the attention skip, and the trained host.
 
 Each small host is diagnosed untrained and after a short training on CIFAR-10 (20,000 images, batch 64, AdamW, one
-thread). `cct_12_3x2_32` is diagnosed untrained and with its weights. Writes results/calibration.json. Trained models are
-kept in FOLDER and not trained again. About an hour. Without FOLDER, the rows of the small hosts are kept as they are.
+thread). `cct_12_3x2_32` is diagnosed untrained and with its weights. Writes results/calibration.json. Trained models
+are kept in FOLDER and not trained again. About an hour. Without FOLDER, the rows of the small hosts are kept.
 
     python benchmarks/calibration.py CIFAR.npz [FOLDER]
 """

@@ -62,12 +62,12 @@ Hugging Face and torchvision.
 
 A mode is asked about every function. Where the first pass has shown that it suffices, an eager pass takes a short path
 instead: the forward of the module finds our attention under the name of `torch.nn.functional`
-(`seam/functional_view.py`), and residual sums are those of a tensor whose `+` is ours (`seam/residual_sums.py`). Compiled,
-exported and observed passes use the mode. Both paths count what they reach: a pass that misses a patch raises.
+(`seam/functional_view.py`), and residual sums are those of a tensor whose `+` is ours (`seam/residual_sums.py`).
+Compiled and exported passes use the mode. Both paths count what they reach: a pass that misses a patch raises.
 
 | a remedy acts on | how it is attached |
 |---|---|
-| attention | a dynamic subclass of the module, whose `forward` enters the mode or takes the short path, and a child with the parameters |
+| attention | a dynamic subclass of the module, whose `forward` applies a child with the parameters |
 | tokens at an input or output | the child module itself is the hook; never a closure, so `deepcopy` and EMA work |
 | a linear layer | the same subclass replaces the call of `F.linear` |
 | a residual sum | the sum is recognised when it is computed; its skip is scaled |

@@ -96,7 +96,9 @@ THRESHOLDS: dict[str, Threshold] = {
         "branch_ratio",
         "attn",
     ),
-    "low_pass": Threshold(0.9, "entropy of smoothing attention, as a share of log m", f"{SALIENCY}: at most 0.77; {HOST}: at most 0.84"),
+    "low_pass": Threshold(
+        0.9, "entropy of smoothing attention, as a share of log m", f"{SALIENCY}: at most 0.77; {HOST}: at most 0.84"
+    ),
     "idle_influence": Threshold(
         0.01, "block influence of an idle block", f"{RANDOM}: 0.008 to 0.014", "block_influence", above=False
     ),
