@@ -24,7 +24,7 @@ def pages() -> dict[str, str]:
                ((f"`{name}`", f"{t.value:g}", t.meaning, t.source) for name, t in thresholds.THRESHOLDS.items())),
         "## Calibration", "",
         "The verdict for each model that the thresholds were chosen on, in addition to the saliency fine-tune "
-        "(`benchmarks/calibration.py`: hosts of width 64 with 65 tokens, and the trained host, which has 64, on 32 images "
+        "(`benchmarks/calibration.py`: hosts of width 64 with 65 tokens, and the trained host with 64, on 32 images "
         "of CIFAR-10). Values are first block → last block. Accuracy shows how far training had progressed.", "",
         *_calibration(),
         "## Candidate remedies", "", prose(inspect.getdoc(prescriptions) or ""), "",
