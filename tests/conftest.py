@@ -47,6 +47,14 @@ def _one_round_of_timing() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def coarse_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of 100 pixels per inch: those of 300 take seconds to draw."""
+    from unsmooth.report import panels
+
+    monkeypatch.setitem(panels.STYLE, "figure.dpi", 100)
+
+
 @pytest.fixture(scope="module")
 def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A group of one process, for DistributedDataParallel."""
