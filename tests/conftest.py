@@ -1,5 +1,6 @@
 """One thread for each process: the tests run on all cores at once, and tiny tensors gain nothing from more."""
 
+import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -46,6 +47,14 @@ def _one_round_of_timing() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def coarse_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of 100 pixels per inch: those of 300 take seconds to draw."""
+    from unsmooth.report import panels
+
+    monkeypatch.setitem(panels.STYLE, "figure.dpi", 100)
+
+
 @pytest.fixture(scope="module")
 def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A group of one process, for DistributedDataParallel."""
@@ -53,3 +62,11 @@ def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_child_is_left() -> Iterator[None]:
+    """Python waits for its child processes when it ends: those of tests that failed are killed."""
+    yield
+    for child in multiprocessing.active_children():
+        child.kill()

@@ -303,9 +303,9 @@ def test_a_small_model_that_learned_its_task_is_healthy() -> None:
         "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=48, num_heads=3, depth=6, num_classes=10)"
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=400, pct_start=0.1)
-    for _ in range(400):
-        batch = torch.randint(1500, (64,))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=300, pct_start=0.1)
+    for _ in range(300):
+        batch = torch.randint(1500, (32,))
         loss = torch.nn.functional.cross_entropy(model(images[batch]), labels[batch])
         optimizer.zero_grad()
         loss.backward()

@@ -5,41 +5,37 @@ from __future__ import annotations
 import os
 import pty
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 
-from tests.support.runs import HOST
+from tests.support.runs import HOST, PROCESSES, ended, start_command, write_to
 from unsmooth.__main__ import run
 from unsmooth.cli import terminal
+from unsmooth.trials import runner
 
 LONG = ["--data", "digits", "--epochs", "5000", "--train-images", "256", "--val-images", "20", "--batch-size", "32"]
 LONG += ["--vitals-every", "0", "--validate-every", "5000"]
 
 
-def start(command: list[str], **streams: object) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-m", "unsmooth", *command], env=environment, **streams)  # type: ignore[call-overload,no-any-return]
-
-
-def wait_for(condition, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
+def wait_for(condition: Callable[[], bool], process: ForkServerProcess, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert process.poll() is None, f"it ended with {process.returncode}"
-        assert time.monotonic() < deadline, "it does not train"
+        if process.exitcode is None and time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError("it does not train")
+        assert process.exitcode is None, f"it ended with {process.exitcode}"
         time.sleep(0.1)
 
 
-def end(process: subprocess.Popen[bytes], seconds: float = 60) -> int:
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise AssertionError("it hangs") from None
+def send(process: ForkServerProcess, number: signal.Signals) -> None:
+    assert process.pid
+    os.kill(process.pid, number)
 
 
 def compare_of_two(out: Path) -> list[str]:
@@ -52,16 +48,23 @@ def compare_of_two(out: Path) -> list[str]:
     "signals", [[signal.SIGTERM], pytest.param([signal.SIGINT, signal.SIGINT], marks=pytest.mark.full)]
 )
 def test_compare_in_parallel_ends_at_signals_to_the_parent(tmp_path: Path, signals: list[signal.Signals]) -> None:
-    process = start(compare_of_two(tmp_path), stderr=subprocess.PIPE)
+    log = tmp_path / "log"
+
+    def prepare() -> None:
+        write_to(os.open(log, os.O_WRONLY | os.O_CREAT), 2)
+        # Workers that are forked need not import torch; tests/trials/test_compare.py has those of the trial itself.
+        runner.multiprocessing.get_context = lambda method: PROCESSES  # type: ignore[attr-defined]
+
+    process = start_command(*compare_of_two(tmp_path / "trial"), prepare=prepare)
     wait_for(lambda: len(list(tmp_path.rglob("metrics.jsonl"))) == 2, process)
     states = [path.parent / "state.safetensors" for path in tmp_path.rglob("metrics.jsonl")]
     wait_for(lambda: all(state.exists() for state in states), process)
     before = time.time()
     for number in signals:
-        process.send_signal(number)
+        send(process, number)
         time.sleep(0.05)
-    assert end(process) == 130
-    assert process.stderr is not None and b"run the same command again to resume" in process.stderr.read()
+    assert ended(process) == 130
+    assert "run the same command again to resume" in log.read_text()
     if len(signals) == 1:  # the last step is saved in both
         assert all(state.stat().st_mtime > before - 1 for state in states)
 
@@ -71,10 +74,15 @@ def test_a_closed_terminal_leaves_a_checkpoint(tmp_path: Path) -> None:
     """The hangup of a terminal is a SIGHUP, and every later write to it fails."""
     ours, theirs = pty.openpty()
     run = tmp_path / "run"
-    process = start(
-        ["train", HOST, *LONG, "--out", str(run)], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
-    )
-    os.close(theirs)
+    name = os.ttyname(theirs)
+
+    def prepare() -> None:
+        os.setsid()
+        file = os.open(name, os.O_RDWR | os.O_NOCTTY)
+        os.dup2(file, 0)
+        write_to(file, 1, 2)
+
+    process = start_command("train", HOST, *LONG, "--out", str(run), prepare=prepare)
     os.set_blocking(ours, False)
 
     def reading() -> bool:
@@ -83,24 +91,28 @@ def test_a_closed_terminal_leaves_a_checkpoint(tmp_path: Path) -> None:
         return (run / "state.safetensors").exists()
 
     wait_for(reading, process)
+    os.close(theirs)
     before = time.time()
     os.close(ours)
-    process.send_signal(signal.SIGHUP)  # of the terminal's session leader, which a child of pytest is not
-    assert end(process) == 130
+    send(process, signal.SIGHUP)  # of the terminal's session leader, which the child is not
+    assert ended(process) == 130
     assert (run / "state.safetensors").stat().st_mtime > before - 1 and not (run / "lock.pid").exists()
 
 
 @pytest.mark.slow
 def test_a_closed_standard_error_does_not_stop_a_run(tmp_path: Path) -> None:
-    reader, writer = os.pipe()
     run = tmp_path / "run"
-    process = start(["train", HOST, *LONG, "--out", str(run)], stdout=subprocess.DEVNULL, stderr=writer)
-    os.close(writer)
-    os.close(reader)
+
+    def prepare() -> None:
+        reader, writer = os.pipe()
+        write_to(writer, 2)
+        os.close(reader)
+
+    process = start_command("train", HOST, *LONG, "--out", str(run), prepare=prepare)
     metrics = run / "metrics.jsonl"
     wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 3, process)
-    process.send_signal(signal.SIGTERM)
-    assert end(process) == 130
+    send(process, signal.SIGTERM)
+    assert ended(process) == 130
     assert (run / "state.safetensors").exists()
 
 

@@ -14,6 +14,7 @@ import unsmooth
 from unsmooth.cli.main import main
 from unsmooth.cli.terminal import echo, file_name, show
 
+pytestmark = pytest.mark.usefixtures("coarse_figures")
 VIT = "vit_tiny_patch16_224(depth=1, img_size=32, patch_size=8, embed_dim=12, num_heads=3)"
 HOSTILE = "a\x1b]0;title\x07\x1b[2Jb\u202ec"
 

@@ -9,6 +9,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from tests.diagnosis.test_probe import traces_left
-from tests.support.runs import free_port
+from tests.support.runs import ended, free_port, in_child
 from tests.support.small_hosts import host
 from unsmooth import Monitor
 from unsmooth.errors import UnsmoothError
@@ -196,7 +197,9 @@ def _worker(rank: int, port: int, folder: str) -> None:
 @pytest.mark.slow
 def test_two_processes(tmp_path: Any) -> None:
     """Only the first measures and records, and both end with the same weights."""
-    torch.multiprocessing.spawn(_worker, (free_port(), str(tmp_path)), nprocs=2)  # type: ignore[no-untyped-call]
+    port = free_port()
+    children = [in_child(partial(_worker, rank, port, str(tmp_path))) for rank in range(2)]
+    assert [ended(child) for child in children] == [0, 0]
     (first, weights), (second, others) = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert (first, second) == ([0, 2, 4], [])
     assert all(torch.equal(weights[name], others[name]) for name in weights)

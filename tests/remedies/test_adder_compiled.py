@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tests.remedies.test_adder_kernel import draw, ref_forward, ref_pull, ref_weight_grad
+from tests.support.runs import ended, in_child
 from unsmooth.remedies.kernels import adder as adder_ops
 from unsmooth.remedies.kernels.adder import adder_linear, l1_scores
 
@@ -107,13 +108,17 @@ def test_calls_from_several_threads_at_once():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_forked_process_computes():
     """Threads do not survive a fork: the child starts its own."""
-    script = (
-        "import os, torch; from unsmooth.remedies.kernels.adder import l1_scores; torch.set_num_threads(2)\n"
-        "q = torch.randn(4, 40, 24); want = l1_scores(q, q); child = os.fork()\n"
-        "if child == 0: os._exit(0 if torch.equal(l1_scores(q, q), want) else 7)\n"
-        "assert os.waitpid(child, 0)[1] == 0"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+    def work() -> None:
+        torch.set_num_threads(2)
+        q = torch.randn(4, 40, 24)
+        want = l1_scores(q, q)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if torch.equal(l1_scores(q, q), want) else 7)
+        assert os.waitpid(child, 0)[1] == 0
+
+    assert ended(in_child(work)) == 0
 
 
 def test_not_finite_values_stay():

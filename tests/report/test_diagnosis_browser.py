@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,23 @@ def visit(browser: Browser, tmp_path: Path) -> Iterator[Open]:
         yield go
 
 
+@pytest.fixture(scope="module")
+def shared(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Page]]:
+    """The report of one diagnosis, light or dark: opened once for tests that use other parts of it."""
+    with visits(browser, tmp_path_factory.mktemp("shared"), lambda d: render([d], "html")) as go:
+        yield cache(lambda scheme: go(diagnosis(), scheme=scheme))
+
+
+@pytest.fixture
+def page(shared: Callable[[str], Page]) -> Page:
+    return shared("light")
+
+
 def pixels(page: Page, canvas: str) -> str:
     return page.evaluate(f"document.getElementById('{canvas}').toDataURL()")
 
 
-def test_everything_is_drawn(visit):
-    page = visit(diagnosis())
+def test_everything_is_drawn(page):
     assert page.locator("#decided .plot .js-plotly-plot, #decided .js-plotly-plot").count() == 2
     assert page.locator("#curves .plot .main-svg").count() >= 1
     assert page.locator("#bounds .js-plotly-plot").count() == 2
@@ -60,8 +72,7 @@ def test_a_link_from_outside_opens_its_fold(visit):
     page.wait_for_selector("#define-token_cosine")
 
 
-def test_colour_means_bad_and_not_large(visit):
-    page = visit(diagnosis())
+def test_colour_means_bad_and_not_large(page):
     ground = "(n) => getComputedStyle(n).backgroundColor"
     similar = [cell.evaluate(ground) for cell in page.locator("tr:has(a[href='#curve-token_cosine']) .cell").all()]
     equal = [cell.evaluate(ground) for cell in page.locator("tr:has(a[href='#curve-attention_cosine']) .cell").all()]
@@ -69,8 +80,7 @@ def test_colour_means_bad_and_not_large(visit):
     assert set(equal) == {"rgba(0, 0, 0, 0)"}
 
 
-def test_pickers_change_the_maps(visit):
-    page = visit(diagnosis())
+def test_pickers_change_the_maps(page):
     seen = [(pixels(page, "map-attention"), pixels(page, "map-similarity"))]
     for act in (
         lambda: page.select_option("#map-block", "1"),
@@ -116,8 +126,7 @@ def test_pictures_follow_image_block_and_head(visit):
     assert page.locator("#picture-rollout .left-out").inner_text() == f"Left out: block 3: {IMG}."
 
 
-def test_charts_follow_their_controls(visit):
-    page = visit(diagnosis())
+def test_charts_follow_their_controls(page):
     traces = "document.querySelector('#curve-{}  .plot').data.length"
     plain = page.evaluate(traces.format("token_cosine"))
     page.uncheck("#show-spread")
@@ -135,8 +144,7 @@ def test_charts_follow_their_controls(visit):
     assert page.evaluate("document.querySelector('#curve-token_cosine .plot').layout.yaxis.range") == [0, 1]
 
 
-def test_a_panel_is_shown_large(visit):
-    page = visit(diagnosis())
+def test_a_panel_is_shown_large(page):
     page.locator("#grid-panels .panel").nth(5).click()  # the second head of the second block
     assert (page.input_value("#grid-block"), page.input_value("#grid-head")) == ("1", "1")
     assert page.evaluate("document.getElementById('grid-detail').data.length") == 1
@@ -147,10 +155,10 @@ def test_a_panel_is_shown_large(visit):
     assert page.locator("#grid-panels path").first.get_attribute("d") != before
 
 
-def test_theme_follows_the_system_and_the_button(visit):
+def test_theme_follows_the_system_and_the_button(shared):
     ground = "getComputedStyle(document.body).backgroundColor"
     ink = "document.querySelector('#curves .plot').layout.font.color"
-    light, dark = visit(diagnosis()), visit(diagnosis(), scheme="dark")
+    light, dark = shared("light"), shared("dark")
     assert light.evaluate(ground) != dark.evaluate(ground)
     light_ground, light_ink = light.evaluate(ground), light.evaluate(ink)
     light.click("#theme")
@@ -169,8 +177,7 @@ def test_the_keyboard_reaches_every_control(visit):
     assert beyond_the_keyboard(page, wanted, 150) == set()
 
 
-def test_cells_tell_their_value(visit):
-    page = visit(diagnosis())
+def test_cells_tell_their_value(page):
     cells = page.locator(".cell")
     cells.first.scroll_into_view_if_needed()
     cells.first.hover()
@@ -235,8 +242,8 @@ def test_blocks_without_maps_still_show_similarity(visit):
     assert page.locator("#film-similarity canvas").count() == 3
 
 
-def test_print_is_light_and_without_controls(visit):
-    page = visit(diagnosis(), scheme="dark")
+def test_print_is_light_and_without_controls(shared):
+    page = shared("dark")
     assert page.pdf(format="A4").startswith(b"%PDF")
     page.wait_for_timeout(100)
     page.emulate_media(media="print")

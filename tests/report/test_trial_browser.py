@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from tests.report.test_trial_page import TEN, hostile
 from tests.support.browser import Open, beyond_the_keyboard, browser, overflow, visits
@@ -26,8 +27,15 @@ def visit(browser: Browser, tmp_path: Path) -> Iterator[Open]:
         yield go
 
 
-def test_everything_is_drawn(visit):
-    page = visit(trial())
+@pytest.fixture(scope="module")
+def shared(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Page]]:
+    """The report of one trial, light or dark: opened once for tests that leave it as it was."""
+    with visits(browser, tmp_path_factory.mktemp("shared"), lambda value: render_trial(typed(value), "html")) as go:
+        yield cache(lambda scheme: go(trial(), scheme=scheme))
+
+
+def test_everything_is_drawn(shared):
+    page = shared("light")
     for section, charts in (("#learning", 3), ("#depth", 3), ("#during", 1 + 4), ("#cost", 1)):
         assert page.locator(f"{section} .js-plotly-plot").count() == charts, section
     assert page.locator(".forest .middle").count() == 3 and page.locator(".forest .middle.shown").count() == 2
@@ -87,8 +95,8 @@ def test_letters_in_the_scatter_do_not_cover_each_other(visit):
     assert min(apart) > 6
 
 
-def test_the_keyboard_reaches_every_control(visit):
-    page = visit(trial())
+def test_the_keyboard_reaches_every_control(shared):
+    page = shared("light")
     wanted = {"skip-link", "theme", "learning-range", "learning-seeds", "show-spread", "show-parts", "during-vital",
               "during-block", "cost-which", "control model-toggle", "scroll"}  # fmt: skip
     assert beyond_the_keyboard(page, wanted, 120) == set()
@@ -105,12 +113,14 @@ def test_no_width_makes_the_page_scroll_sideways(visit):
         assert overflow(page) <= 0, width
 
 
-def test_theme_changes_every_chart(visit):
-    page = visit(trial(), scheme="dark")
+def test_theme_changes_every_chart(shared):
+    page = shared("dark")
     inks = "[...document.querySelectorAll('.js-plotly-plot')].map(p => p.layout.font.color)"
     dark = set(page.evaluate(inks))
     page.click("#theme")
     assert len(dark) == 1 and len(set(page.evaluate(inks))) == 1 and dark != set(page.evaluate(inks))
+    page.click("#theme")
+    assert dark == set(page.evaluate(inks))
 
 
 def test_names_of_others_are_shown_and_not_run(visit):
@@ -131,8 +141,8 @@ def test_a_trial_with_next_to_nothing_runs(visit):
     assert "failed" in visit(t).locator("#accuracy").inner_text()
 
 
-def test_print_is_light_and_without_controls(visit):
-    page = visit(trial(), scheme="dark")
+def test_print_is_light_and_without_controls(shared):
+    page = shared("dark")
     assert page.pdf(format="A4").startswith(b"%PDF")
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.context import ForkServerProcess
@@ -13,8 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import sklearn.datasets  # noqa: F401
+import tensorboardX  # noqa: F401
 import torch
+import torch.distributed.fsdp
 
+from unsmooth.__main__ import run
 from unsmooth.training.checkpoint import read_state
 from unsmooth.training.run import train
 
@@ -27,6 +32,7 @@ RICH = {
     "layer_decay": 0.8,
 }  # fmt: skip
 
+# The server imports what a run imports, so that its children need not.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.support.runs"])
 
@@ -50,6 +56,28 @@ def in_child(work: Callable[[], Any]) -> ForkServerProcess:
 def _unpickle_and_run(work: bytes) -> None:
     torch.set_num_threads(1)
     cloudpickle.loads(work)()
+
+
+def start_command(*arguments: str, prepare: Callable[[], Any] = lambda: None) -> ForkServerProcess:
+    """Start a process that runs a command line, as `python -m unsmooth` does. `prepare` is called in it before."""
+
+    def work() -> None:
+        prepare()
+        sys.argv = ["unsmooth", *arguments]
+        code = run()
+        sys.stdout.flush()
+        sys.stderr = None  # type: ignore[assignment]  # Python ignores at its end that it is closed, multiprocessing not
+        sys.exit(code)
+
+    return in_child(work)
+
+
+def write_to(file: int, *streams: int) -> None:
+    """Make a file the standard streams 1 and 2 of this process, or one of them."""
+    sys.stdout.flush(), sys.stderr.flush()
+    for stream in streams:
+        os.dup2(file, stream)
+        setattr(sys, {1: "stdout", 2: "stderr"}[stream], open(stream, "w", buffering=1, closefd=False))  # noqa: SIM115
 
 
 def ended(child: ForkServerProcess, seconds: float = 120) -> int:

@@ -157,7 +157,7 @@ def test_findings_without_candidates_are_no_recommendation() -> None:
 def test_the_planted_cause_is_found(tmp_path: Path) -> None:
     """A host without the skip of its attention: the search restores it, with an interval above zero."""
     wider = ILL.replace("embed_dim=16", "embed_dim=32")
-    given = prescribed(wider, tmp_path, epochs=4, train_images=0, val_images=0, seeds=3, budget=9, lr=4e-3,
+    given = prescribed(wider, tmp_path, epochs=4, train_images=1000, val_images=0, seeds=3, budget=9, lr=6e-3,
                        batch_size=32, warmup_epochs=1, validate_every=4)  # fmt: skip
     assert given.recommendation in {candidate.spec for candidate in given.candidates}
     shown = given.evidence[0].difference

@@ -18,17 +18,18 @@ import torch
 from tests.support.runs import HOST, same_state, trainer_state
 from unsmooth.errors import Interrupted, UnsmoothError
 from unsmooth.training.checkpoint import read_state
+from unsmooth.trials import ray_cluster
 from unsmooth.trials.compare import compare
 from unsmooth.trials.ray_cluster import _Reports, run_on_ray
 from unsmooth.trials.runner import Job
 
 SPECS = [HOST, HOST + "+attn_scale"]
 FIELDS: dict[str, Any] = {
-    "epochs": 24, "batch_size": 16, "train_images": 512, "val_images": 64, "vitals_every": 0, "warmup_epochs": 0,
+    "epochs": 6, "batch_size": 16, "train_images": 256, "val_images": 32, "vitals_every": 0, "warmup_epochs": 0,
     "seeds": 1, "vitals": "none", "costs": False,
 }  # fmt: skip
-LONG = {**FIELDS, "epochs": 100}  # so that no run ends before it is interrupted
-STEPS = 512 // 16
+LONG = {**FIELDS, "epochs": 200}  # so that no run ends before it is interrupted
+STEPS = 256 // 16
 FAST = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
 
 
@@ -85,10 +86,32 @@ def test_an_interrupted_trial_saves_its_runs(cluster: Any, tmp_path: Path) -> No
     assert not list(tmp_path.rglob("result.json"))
 
 
+def slowly() -> Any:
+    """Runs that wait after each step, in which they can be killed. A function inside of one is sent by value."""
+
+    def work(job: Job, *others: Any) -> str:
+        from unsmooth.training.trainer import Trainer
+        from unsmooth.trials.ray_cluster import _work
+
+        step = Trainer._step
+
+        def patient_step(self: Trainer, batch: Any) -> None:
+            step(self, batch)
+            time.sleep(0.06)
+
+        Trainer._step = patient_step  # type: ignore[method-assign]
+        try:
+            return _work(job, *others)
+        finally:
+            Trainer._step = step  # type: ignore[method-assign]
+
+    return work
+
+
 @pytest.mark.slow
-@pytest.mark.full
-def test_runs_of_a_lost_node_resume_elsewhere(cluster: Any, tmp_path: Path) -> None:
+def test_runs_of_a_lost_node_resume_elsewhere(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node is killed while each node is within an epoch of a run that has a checkpoint."""
+    monkeypatch.setattr(ray_cluster, "_work", slowly())
     reports: list[tuple[str, int]] = []
     killed = 0
 
