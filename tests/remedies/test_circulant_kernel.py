@@ -253,3 +253,21 @@ def test_kept_matrices_follow_the_vectors() -> None:
             torch.testing.assert_close(paths.treat(x, x), expected())  # with gradients
     assert copy.deepcopy(paths)._kept is None
     assert paths.double().treat(x.double(), x.double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize("channels", [16, 32])
+def test_matrices_are_not_kept_of_transformed_vectors(channels: int) -> None:
+    """Several models at once, in inference: vectors of each, as in an ensemble by `torch.func`."""
+    paths = [AugmentedPaths(channels, 2, 2, gained=False) for _ in range(3)]
+    x = torch.randn(3, 5, channels)
+    parameters, _ = torch.func.stack_module_state(paths)  # type: ignore[arg-type]
+
+    def run(values: dict[str, Tensor], tokens: Tensor) -> Tensor:
+        result: Tensor = torch.func.functional_call(paths[0], values, (paths[0], (tokens,), {}, tokens))
+        return result
+
+    with torch.no_grad():
+        expected = torch.stack([path.treat(tokens, tokens) for path, tokens in zip(paths, x, strict=True)])
+        torch.testing.assert_close(torch.func.vmap(run)(parameters, x), expected)
+        values = {name: value[1] for name, value in parameters.items()}
+        torch.testing.assert_close(run(values, x[1]), expected[1])  # after the matrices of the first were kept

@@ -70,9 +70,9 @@ class AugmentedPaths(TokenHook):
         Writing to `vectors.data` does not raise a version, so values are compared, which takes 1 % of the time.
         """
         vectors, bias = self.vectors, self.bias
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._get_tracing_state():
+        if torch.is_grad_enabled() or circulant.is_traced():
             return vectors
-        if type(vectors.data) is not Tensor or vectors.device.type != "cpu":
+        if type(vectors) not in (nn.Parameter, Tensor) or vectors.device.type != "cpu":
             return vectors
         kept = self._kept
         if (

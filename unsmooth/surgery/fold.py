@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.bands import along_channels, mean_token
+from unsmooth.bands import add_mean
 from unsmooth.errors import NotApplicable, UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example, example_input, first_tensor, run
@@ -78,8 +78,7 @@ class MeanToTokens(TokenHook):
         self.channels_last = channels_last
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
-        share = along_channels(self.share, x, self.channels_last)
-        return x + share * mean_token(x, self.channels_last)
+        return add_mean(x, x, self.share, self.channels_last)
 
 
 class FoldedAway(TokenHook):

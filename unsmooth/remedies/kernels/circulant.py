@@ -91,14 +91,17 @@ def augment(x: Tensor, vectors: Tensor | Prepared, bias: Tensor, onto: Tensor | 
         raise ValueError(f"expected tokens of {bias.shape[-1]} channels, got {x.shape[-1]}")
     prepared = vectors if isinstance(vectors, Prepared) else prepare(vectors)
     weights, b = prepared.weights, prepared.blocks
-    eager = _eager(x)
+    # In place, and with a backward pass of our own, only where each operation runs as it is written.
+    eager = not (is_traced() or torch.is_autocast_enabled(x.device.type))
     if onto is not None and not (eager and onto.dtype == x.dtype and onto.shape == x.shape):
         return onto + augment(x, prepared, bias)
     in_place = eager and not torch.is_grad_enabled()
     if len(weights) > 1:
         paths = _by_halves(x, weights, bias, b, in_place)
     elif weights[0].ndim == 2:
-        paths = _by_dense(x, weights[0], bias, in_place)
+        if in_place:
+            return _dense_in_place(x, weights[0], bias, onto)
+        paths = _by_dense(x, weights[0], bias)
     else:
         shift = circulant_factors.shift(bias, b) if prepared.shift is None else prepared.shift
         if not eager:
@@ -111,22 +114,29 @@ def augment(x: Tensor, vectors: Tensor | Prepared, bias: Tensor, onto: Tensor | 
     return paths.add_(onto) if in_place else onto + paths  # nobody else has the paths
 
 
-def _eager(x: Tensor) -> bool:
-    """Whether nothing traces, transforms or casts: a backward pass of our own and in-place operations are allowed."""
-    return not (
+def is_traced() -> bool:
+    """Whether a compiler, a trace, a transform of `torch.func` or forward-mode gradients see each operation."""
+    return (
         torch.compiler.is_compiling()
-        or torch._C._get_tracing_state()
+        or torch._C._get_tracing_state() is not None
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
-        or torch.is_autocast_enabled(x.device.type)
     )
 
 
-def _by_dense(x: Tensor, weight: Tensor, bias: Tensor, in_place: bool) -> Tensor:
+def _by_dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     t, d = bias.shape
-    y = torch.addmm(bias.reshape(-1), x.reshape(-1, d), weight)
-    first, *others = (torch.ops.aten.gelu_(y) if in_place else F.gelu(y)).view(-1, t, d).unbind(1)
-    return reduce(torch.add, others, first).reshape(x.shape)
+    y = F.gelu(torch.addmm(bias.reshape(-1), x.reshape(-1, d), weight))
+    return reduce(torch.add, y.view(-1, t, d).unbind(1)).reshape(x.shape)
+
+
+def _dense_in_place(x: Tensor, weight: Tensor, bias: Tensor, onto: Tensor | None) -> Tensor:
+    t, d = bias.shape
+    paths = torch.addmm(bias.reshape(-1), x.reshape(-1, d), weight).view(*x.shape[:-1], t, d).unbind(-2)
+    for path in paths:
+        torch.ops.aten.gelu_(path)  # one by one: a call takes less time to start if its values are not contiguous
+    sum_ = reduce(Tensor.add_, paths)
+    return sum_.contiguous() if onto is None else sum_ + onto
 
 
 def _by_halves(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor, b: int, in_place: bool) -> Tensor:
