@@ -10,14 +10,27 @@ mix(mix(X, l, h), l', h') = mix(X, l·l', h·h'), so several of them can be fold
 
 from __future__ import annotations
 
+import math
+from typing import overload
+
+import torch
 from torch import Tensor
 
 Gain = Tensor | float
+FEW = 2**16  # numbers, up to which an operation takes longer to start than to run
 
 
 def token_axes(x: Tensor, channels_last: bool = True) -> tuple[int, ...]:
     """The token axes of `x`: all but the batch and the channels."""
     return tuple(range(1, x.ndim - 1)) if channels_last else tuple(range(2, x.ndim))
+
+
+@overload
+def along_channels(gain: Tensor, x: Tensor, channels_last: bool = True) -> Tensor: ...
+
+
+@overload
+def along_channels(gain: Gain, x: Tensor, channels_last: bool = True) -> Gain: ...
 
 
 def along_channels(gain: Gain, x: Tensor, channels_last: bool = True) -> Gain:
@@ -32,6 +45,28 @@ def mean_token(x: Tensor, channels_last: bool = True) -> Tensor:
     return x.mean(dim=token_axes(x, channels_last), keepdim=True)
 
 
+def takes_sums(x: Tensor) -> bool:
+    """Whether a sum over tokens may stand for their mean, which takes longer to start.
+
+    A sum of half-precision tokens can overflow, and the number of tokens of a compiled graph may be a variable.
+    """
+    return x.dtype in (torch.float32, torch.float64) and not (
+        torch.compiler.is_compiling() or torch._C._get_tracing_state()
+    )
+
+
+def add_mean(base: Tensor, x: Tensor, share: Gain, channels_last: bool = True) -> Tensor:
+    """base + share·DC[X], in one pass over each."""
+    share = along_channels(share, x, channels_last)
+    if not takes_sums(x):
+        return base + share * mean_token(x, channels_last)
+    axes = token_axes(x, channels_last)
+    total, inverse = x.sum(axes, keepdim=True), 1 / max(math.prod([x.shape[axis] for axis in axes]), 1)
+    if isinstance(share, Tensor):
+        return base.addcmul(total, share, value=inverse)
+    return base.add(total, alpha=share * inverse)
+
+
 def split(x: Tensor, channels_last: bool = True) -> tuple[Tensor, Tensor]:
     """DC[X], in a shape that broadcasts against X, and HC[X]."""
     low = mean_token(x, channels_last)
@@ -40,6 +75,8 @@ def split(x: Tensor, channels_last: bool = True) -> tuple[Tensor, Tensor]:
 
 def mix(x: Tensor, low: Gain, high: Gain, channels_last: bool = True) -> Tensor:
     """Gain `low` on the mean token and `high` on the rest, in one pass over `x`."""
+    if isinstance(low, float) and isinstance(high, float) and high and takes_sums(x) and x.numel() <= FEW:
+        return high * add_mean(x, x, low / high - 1, channels_last)
     low, high = along_channels(low, x, channels_last), along_channels(high, x, channels_last)
     offset = (low - high) * mean_token(x, channels_last)
     if isinstance(high, Tensor):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unsmooth.remedies.augmented_shortcut import AugmentedPaths
 from unsmooth.remedies.kernels import circulant as kernel
+from unsmooth.remedies.kernels import circulant_factors
 from unsmooth.remedies.kernels.circulant import Prepared, apply_fft, augment, dense, prepare
 
 Array = NDArray[np.float64]
@@ -38,7 +39,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     """Small products by the dense matrices, or split and in chunks as large ones."""
     if request.param == "split":
         monkeypatch.setattr(kernel, "_FEW_CHANNELS", 0)
-        monkeypatch.setattr(kernel, "_CHUNK", 4)
+        monkeypatch.setattr(circulant_factors, "_CHUNK", 4)
 
 
 def make(shape: tuple[int, int, int], *lead: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
@@ -112,6 +113,29 @@ def test_gradients(shape: tuple[int, int, int]) -> None:
     assert torch.autograd.gradcheck(augment, (x, vectors, bias))
     assert torch.autograd.gradcheck(apply_fft, (x, vectors))
     assert torch.autograd.gradcheck(dense, (vectors,))
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 8), (1, 1, 16), (3, 2, 6)], ids=str)
+def test_gradients_of_chunks_onto_another_tensor(shape: tuple[int, int, int]) -> None:
+    x, vectors, bias = (a.requires_grad_() for a in make(shape, 3, 3))
+    onto = torch.randn_like(x).requires_grad_()
+    assert torch.autograd.gradcheck(augment, (x, vectors, bias, onto))
+    assert torch.autograd.gradgradcheck(augment, (x, vectors, bias, onto))
+
+
+@shapes
+@pytest.mark.parametrize("grad", [False, True])
+def test_onto(shape: tuple[int, int, int], grad: bool) -> None:
+    x, vectors, bias = make(shape, 3, 3)
+    onto, before = (value := torch.randn_like(x)).requires_grad_(grad), value.detach().clone()
+    with torch.set_grad_enabled(grad):
+        y = augment(x, prepare(vectors, bias), bias, onto)
+        single = augment(x, prepare(vectors), bias, onto.float())
+    np.testing.assert_allclose(y.detach().numpy(), before.numpy() + ref_augment(x, vectors, bias), atol=1e-12)
+    torch.testing.assert_close(single, y, atol=1e-5, rtol=1e-5)
+    assert single.dtype == torch.float64
+    assert torch.equal(onto, before)
+    assert y.requires_grad == grad
 
 
 @pytest.mark.parametrize("wanted", range(3))
@@ -207,22 +231,43 @@ def test_kept_matrices_follow_the_vectors() -> None:
     """In inference the matrices are kept; every way to change the vectors is seen, also one without a version."""
     paths = AugmentedPaths(16, 2, 2, gained=False)
     x = torch.randn(3, 16)
+    names = ("vectors", "bias")
 
     def expected() -> Tensor:
         with torch.no_grad():
             return x + augment(x, paths.vectors, paths.bias)
 
     changes = [
-        lambda: None,
-        lambda: paths.vectors.data.mul_(2),
-        lambda: paths.vectors.data.__setitem__(0, 0.1),
-        lambda: paths.load_state_dict({name: 0.5 * value for name, value in paths.state_dict().items()}),
-        lambda: setattr(paths.vectors, "data", paths.vectors.data.flip(0)),
+        lambda tensor: None,
+        lambda tensor: tensor.data.mul_(2),
+        lambda tensor: tensor.data.__setitem__(0, 0.1),
+        lambda tensor: paths.load_state_dict({name: 0.5 * value for name, value in paths.state_dict().items()}),
+        lambda tensor: setattr(tensor, "data", tensor.data.flip(0)),
     ]
     for change in changes:
-        change()
-        for _ in range(2):
-            with torch.no_grad():
-                torch.testing.assert_close(paths.treat(x, x), expected())
+        for name in names:
+            change(getattr(paths, name))
+            for _ in range(2):
+                with torch.no_grad():
+                    torch.testing.assert_close(paths.treat(x, x), expected())
+            torch.testing.assert_close(paths.treat(x, x), expected())  # with gradients
     assert copy.deepcopy(paths)._kept is None
     assert paths.double().treat(x.double(), x.double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize("channels", [16, 32])
+def test_matrices_are_not_kept_of_transformed_vectors(channels: int) -> None:
+    """Several models at once, in inference: vectors of each, as in an ensemble by `torch.func`."""
+    paths = [AugmentedPaths(channels, 2, 2, gained=False) for _ in range(3)]
+    x = torch.randn(3, 5, channels)
+    parameters, _ = torch.func.stack_module_state(paths)  # type: ignore[arg-type]
+
+    def run(values: dict[str, Tensor], tokens: Tensor) -> Tensor:
+        result: Tensor = torch.func.functional_call(paths[0], values, (paths[0], (tokens,), {}, tokens))
+        return result
+
+    with torch.no_grad():
+        expected = torch.stack([path.treat(tokens, tokens) for path, tokens in zip(paths, x, strict=True)])
+        torch.testing.assert_close(torch.func.vmap(run)(parameters, x), expected)
+        values = {name: value[1] for name, value in parameters.items()}
+        torch.testing.assert_close(run(values, x[1]), expected[1])  # after the matrices of the first were kept

@@ -52,7 +52,7 @@ class AugmentedPaths(TokenHook):
             nn.init.uniform_(parameter, -(channels**-0.5), channels**-0.5)
         self.gain = nn.Parameter(torch.zeros(channels)) if gained else None
         self.branch_input = Carried()  # put by an InputCapture
-        self._kept: tuple[Tensor, circulant.Prepared] | None = None  # vectors and their matrices
+        self._kept: tuple[Tensor, Tensor, circulant.Prepared] | None = None  # vectors, bias and their matrices
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         captured = self.branch_input.latest()
@@ -60,27 +60,30 @@ class AugmentedPaths(TokenHook):
             source = captured
             self.branch_input.clear()
         assert source is not None
-        paths = circulant.augment(source, self.matrices(), self.bias)
-        if self.gain is not None:
-            return x.addcmul(paths, self.gain)
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._get_tracing_state():
-            return x + paths
-        return paths.add_(x) if paths.dtype == x.dtype else x + paths  # in place: nobody else has the paths
+        if self.gain is None:
+            return circulant.augment(source, self.matrices(), self.bias, onto=x)
+        return x.addcmul(circulant.augment(source, self.matrices(), self.bias), self.gain)
 
     def matrices(self) -> Tensor | circulant.Prepared:
-        """The vectors, or without gradients on a CPU their matrices, which are kept until the vectors change.
+        """The vectors, or without gradients on a CPU their matrices, which are kept until a parameter changes.
 
         Writing to `vectors.data` does not raise a version, so values are compared, which takes 1 % of the time.
         """
-        vectors = self.vectors
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._get_tracing_state():
+        vectors, bias = self.vectors, self.bias
+        if torch.is_grad_enabled() or circulant.is_traced():
             return vectors
-        if type(vectors.data) is not Tensor or vectors.device.type != "cpu":
+        if type(vectors) not in (nn.Parameter, Tensor) or vectors.device.type != "cpu":
             return vectors
         kept = self._kept
-        if kept is None or kept[0].dtype != vectors.dtype or not torch.equal(kept[0], vectors):
-            self._kept = kept = (vectors.detach().clone(), circulant.prepare(vectors.detach()))
-        return kept[1]
+        if (
+            kept is None
+            or kept[0].dtype != vectors.dtype
+            or not torch.equal(kept[0], vectors)
+            or (kept[2].shift is not None and not torch.equal(kept[1], bias))
+        ):
+            copies = vectors.detach().clone(), bias.detach().clone()
+            self._kept = kept = (*copies, circulant.prepare(*copies))
+        return kept[2]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": None}

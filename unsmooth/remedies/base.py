@@ -223,6 +223,7 @@ class TokenHook(nn.Module, ABC):
     """Changes the tokens at a hook point. The module itself is the hook: a closure would tie copies to the original."""
 
     __prepare_scriptable__ = not_scriptable
+    reads_source = True  # whether `treat` reads the source; if not, the hook of an output takes less time
 
     @abstractmethod
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
@@ -231,14 +232,14 @@ class TokenHook(nn.Module, ABC):
     def forward(self, module: nn.Module, args: Any, kwargs: Any = None, output: Any = None) -> Any:
         if kwargs is None:  # quantization registers hooks of a layer again, without their keyword arguments
             return self.forward(module, args, {})[0]
-        if isinstance(kwargs, Tensor):  # the output, likewise
-            return self.forward(module, args, {}, kwargs)
+        if type(kwargs) is not dict:  # the output of a module whose keyword arguments are not read
+            kwargs, output = {}, kwargs
         if output is None:
             if args:
                 return (self._treated(args[0], None), *args[1:]), kwargs
             name = next(iter(kwargs))
             return args, {**kwargs, name: self._treated(kwargs[name], None)}
-        source = args[0] if args else next(iter(kwargs.values()))
+        source = args[0] if args else next(iter(kwargs.values()), None)
         if isinstance(output, tuple):
             return (self._treated(output[0], source), *output[1:])
         return self._treated(output, source)
@@ -249,6 +250,8 @@ class TokenHook(nn.Module, ABC):
 
 class BandGain(TokenHook):
     """A token hook with one gain on the mean token and one on the rest. It can be folded into a weight."""
+
+    reads_source = False
 
     def __init__(self, channels_last: bool):
         super().__init__()

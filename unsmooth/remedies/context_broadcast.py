@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from unsmooth.bands import Gain, mix
+from unsmooth.bands import Gain, add_mean, mix
 from unsmooth.errors import NotApplicable
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.remedies.base import BandGain, Placement, Remedy, TokenHook, branch_names, register
@@ -51,9 +51,14 @@ class ScaledBroadcast(BandGain):
     def gains(self) -> tuple[Gain, Gain]:
         return 1 + self.lam, 1.0
 
+    def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
+        return add_mean(x, x, self.lam, self.channels_last)
+
 
 class Gate(TokenHook):
     """Each token times (class token + 1)."""
+
+    reads_source = False
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         return x * (x[:, :1] + 1)
@@ -61,6 +66,8 @@ class Gate(TokenHook):
 
 class Hybrid(TokenHook):
     """Each token times the class token, plus the plain broadcast."""
+
+    reads_source = False
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         return mix(x, 1.0, 0.5).addcmul(x, x[:, :1])

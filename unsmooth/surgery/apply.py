@@ -162,8 +162,10 @@ def _attach(model: nn.Module, key: str, placement: Placement, anatomy: Anatomy) 
     try:
         if isinstance(patch, TokenHook):
             assert isinstance(point, HookPoint)
-            register = module.register_forward_pre_hook if point.side == "input" else module.register_forward_hook
-            register(patch, with_kwargs=True)
+            if point.side == "input":
+                module.register_forward_pre_hook(patch, with_kwargs=True)
+            else:
+                module.register_forward_hook(patch, with_kwargs=patch.reads_source)
         elif isinstance(patch, LinearPatch):
             module_patches(module).linears.append((placement.weight.removeprefix(target + "."), patch))
             attachment = replace(attachment, frozen=_freeze(model, placement.weight))

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.bands import along_channels, mean_token
+from unsmooth.bands import add_mean
 from unsmooth.errors import NotApplicable, UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example, example_input, first_tensor, run
@@ -78,8 +78,7 @@ class MeanToTokens(TokenHook):
         self.channels_last = channels_last
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
-        share = along_channels(self.share, x, self.channels_last)
-        return x + share * mean_token(x, self.channels_last)
+        return add_mean(x, x, self.share, self.channels_last)
 
 
 class FoldedAway(TokenHook):
@@ -104,21 +103,25 @@ class PreparedPaths(TokenHook):
 
     def __init__(self, paths: AugmentedPaths):
         super().__init__()
-        prepared = circulant.prepare(paths.vectors.detach())
+        prepared = circulant.prepare(paths.vectors.detach(), paths.bias.detach())
         self.blocks, self.count = prepared.blocks, len(prepared.weights)
         for i, weight in enumerate(prepared.weights):
             self.register_buffer(f"weight{i}", weight.contiguous())
         self.register_buffer("bias", paths.bias.detach())
+        self.register_buffer("shift", prepared.shift)
         self.register_buffer("gain", None if paths.gain is None else paths.gain.detach())
 
     bias: Tensor
+    shift: Tensor | None
     gain: Tensor | None
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         assert source is not None
         weights = tuple(getattr(self, f"weight{i}") for i in range(self.count))
-        paths = circulant.augment(source, circulant.Prepared(weights, self.blocks), self.bias)
-        return x + (paths if self.gain is None else paths * self.gain)
+        prepared = circulant.Prepared(weights, self.blocks, self.shift)
+        if self.gain is None:
+            return circulant.augment(source, prepared, self.bias, onto=x)
+        return x.addcmul(circulant.augment(source, prepared, self.bias), self.gain)
 
 
 @torch.no_grad()

@@ -8,15 +8,10 @@ residual branch.  Each ``Theta_t`` is a ``b x b`` grid of circulant ``m x m`` bl
 
 All ``Theta`` together are one tensor ``vectors [T, b, b, m]`` with ``bias [T, d]``.
 
-A circulant product is a polynomial product modulo ``z^m - 1``, which has real factors of equal size ``q = m/4``::
-
-    z^m - 1 = (z^q - 1) (z^q + 1) (z^q + √2 z^{q/2} + 1) (z^q - √2 z^{q/2} + 1)
-
-``augment`` computes the four residues of the tokens by sums of slices, multiplies each of them with every ``Theta`` at
-once, all in one batched matrix product, and puts the results together by sums again: a quarter of the multiplications
-of the dense form. Unlike the FFT form, it stays real, so it runs in bfloat16 and can be exported. If ``m`` is not
-divisible by 8, circulants are split in halves, ``(z^{m/2} - 1) (z^{m/2} + 1)``, as often as possible. Few channels are
-multiplied with the dense matrices, which takes less time there.
+``augment`` needs a quarter of the multiplications of the dense form if ``m`` is divisible by 8
+(`unsmooth.remedies.kernels.circulant_factors`). Unlike the FFT form, it stays real, so it runs in bfloat16 and can be
+exported. Otherwise circulants are split in halves, ``z^m - 1 = (z^{m/2} - 1) (z^{m/2} + 1)``, as often as possible. Few
+channels are multiplied with the dense matrices, which takes less time there.
 """
 
 from __future__ import annotations
@@ -27,6 +22,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
+
+from unsmooth.remedies.kernels import circulant_factors
 
 __all__ = ["Prepared", "apply_fft", "augment", "dense", "prepare"]
 
@@ -34,16 +32,13 @@ __all__ = ["Prepared", "apply_fft", "augment", "dense", "prepare"]
 # Past the second level, the extra passes over memory cost as much as the products they save.
 _MAX_LEVELS = 2
 _FEW_CHANNELS = 96  # up to which the dense product takes less time than sums before and after smaller ones
-_CHUNK = 1576  # tokens; it bounds the memory of intermediate values. Smaller chunks took longer
-_ROOT = 2.0**0.5
 
 
 class Prepared(NamedTuple):
     """Matrices of the split product."""
 
     weights: tuple[Tensor, ...]
-    """For four factors, one tensor ``[4, b q, T b q]``, with columns ordered ``(half, t, i, r)``: every sum after
-    the products runs over long rows. Or one dense matrix ``[d, T d]``, with columns ``(t, i, r)``.
+    """For four factors, `circulant_factors.matrices`. Or one dense matrix ``[d, T d]``, with columns ``(t, i, r)``.
 
     Otherwise skew-circulant parts from large to small, then the circulant rest: per factor of size ``h``, a matrix
     ``[b h, T b h]`` to be multiplied from the right. Its columns are ordered ``(piece, t, i, r)``, pieces of the
@@ -51,6 +46,8 @@ class Prepared(NamedTuple):
     restores the order of the channels."""
     blocks: int
     """Number ``b`` of slices."""
+    shift: Tensor | None = None
+    """For four factors, `circulant_factors.shift` of the bias, if it was given."""
 
 
 def dense(vectors: Tensor) -> Tensor:
@@ -68,13 +65,14 @@ def apply_fft(x: Tensor, vectors: Tensor) -> Tensor:
     return y.flatten(-2)
 
 
-def prepare(vectors: Tensor) -> Prepared:
-    """Matrices for ``augment`` from ``vectors [T, b, b, m]``; can be reused as long as these do not change."""
+def prepare(vectors: Tensor, bias: Tensor | None = None) -> Prepared:
+    """Matrices for ``augment`` from ``vectors [T, b, b, m]``; can be reused as long as these and the bias stay."""
     t, b, _, m = vectors.shape
     if b * m <= _FEW_CHANNELS:
         return Prepared((_toeplitz(vectors, 1),), b)
     if m % 8 == 0:
-        return Prepared((torch.stack(_factor_matrices(vectors)),), b)
+        shift = None if bias is None else circulant_factors.shift(bias, b)
+        return Prepared((circulant_factors.matrices(vectors),), b, shift)
     levels = 0
     while levels < _MAX_LEVELS and m % 2 ** (levels + 1) == 0:
         levels += 1
@@ -84,25 +82,66 @@ def prepare(vectors: Tensor) -> Prepared:
     return Prepared(tuple(_in_pieces(row, m >> levels) for row in rows), b)
 
 
-def augment(x: Tensor, vectors: Tensor | Prepared, bias: Tensor) -> Tensor:
-    """``sum_t GELU(x Theta_t + bias_t)`` for ``x [..., d]`` and ``bias [T, d]``; GELU is the exact one.
+def augment(x: Tensor, vectors: Tensor | Prepared, bias: Tensor, onto: Tensor | None = None) -> Tensor:
+    """``onto + sum_t GELU(x Theta_t + bias_t)`` for ``x [..., d]`` and ``bias [T, d]``; GELU is the exact one.
 
-    ``vectors`` is either the ``[T, b, b, m]`` parameter or the result of ``prepare``.
+    ``vectors`` is either the ``[T, b, b, m]`` parameter or the result of ``prepare``, with the same bias.
     """
     if x.shape[-1] != bias.shape[-1]:
         raise ValueError(f"expected tokens of {bias.shape[-1]} channels, got {x.shape[-1]}")
-    weights, b = vectors if isinstance(vectors, Prepared) else prepare(vectors)
+    prepared = vectors if isinstance(vectors, Prepared) else prepare(vectors)
+    weights, b = prepared.weights, prepared.blocks
+    # In place, and with a backward pass of our own, only where each operation runs as it is written.
+    eager = not (is_traced() or torch.is_autocast_enabled(x.device.type))
+    if onto is not None and not (eager and onto.dtype == x.dtype and onto.shape == x.shape):
+        return onto + augment(x, prepared, bias)
+    in_place = eager and not torch.is_grad_enabled()
+    if len(weights) > 1:
+        paths = _by_halves(x, weights, bias, b, in_place)
+    elif weights[0].ndim == 2:
+        if in_place:
+            return _dense_in_place(x, weights[0], bias, onto)
+        paths = _by_dense(x, weights[0], bias)
+    else:
+        shift = circulant_factors.shift(bias, b) if prepared.shift is None else prepared.shift
+        if not eager:
+            return circulant_factors.augment(x, weights[0], shift, len(bias), b)
+        if in_place:
+            return circulant_factors.augment_in_chunks(x, weights[0], shift, len(bias), b, onto)
+        return circulant_factors.Augment.apply(x, weights[0], shift, len(bias), b, onto)
+    if onto is None:
+        return paths
+    return paths.add_(onto) if in_place else onto + paths  # nobody else has the paths
+
+
+def is_traced() -> bool:
+    """Whether a compiler, a trace, a transform of `torch.func` or forward-mode gradients see each operation."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
+
+
+def _by_dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     t, d = bias.shape
-    # Without gradients, in-place operations on intermediate values save more time than the products take. A trace must
-    # not depend on whether gradients were on: it runs in both.
-    eager = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._get_tracing_state())
-    if weights[0].ndim == 3:
-        return _augment_by_factors(x, weights[0], bias, b, eager)
+    y = F.gelu(torch.addmm(bias.reshape(-1), x.reshape(-1, d), weight))
+    return reduce(torch.add, y.view(-1, t, d).unbind(1)).reshape(x.shape)
+
+
+def _dense_in_place(x: Tensor, weight: Tensor, bias: Tensor, onto: Tensor | None) -> Tensor:
+    t, d = bias.shape
+    paths = torch.addmm(bias.reshape(-1), x.reshape(-1, d), weight).view(*x.shape[:-1], t, d).unbind(-2)
+    for path in paths:
+        torch.ops.aten.gelu_(path)  # one by one: a call takes less time to start if its values are not contiguous
+    sum_ = reduce(Tensor.add_, paths)
+    return sum_.contiguous() if onto is None else sum_ + onto
+
+
+def _by_halves(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor, b: int, in_place: bool) -> Tensor:
+    t, d = bias.shape
     levels = len(weights) - 1
-    if not levels:
-        y = torch.addmm(bias.reshape(-1), x.reshape(-1, d), weights[0])
-        first, *others = (torch.ops.aten.gelu_(y) if eager else F.gelu(y)).view(-1, t, d).unbind(1)
-        return reduce(torch.add, others, first).reshape(x.shape)
     q = d // b >> levels
     parts = _split(x.reshape(-1, b, d // b), levels)
     products = [
@@ -110,123 +149,15 @@ def augment(x: Tensor, vectors: Tensor | Prepared, bias: Tensor) -> Tensor:
         for part, weight in zip(parts, weights, strict=True)
     ]
     shift = _in_pieces(bias.reshape(1, t * b, -1), q).view(1, -1, t * b * q)
-    y = _merge(products, in_place=eager)
+    y = _merge(products, in_place)
     shift = shift.to(y.dtype)  # under autocast the products are narrower than the bias
-    y = torch.ops.aten.gelu_(y.add_(shift)) if eager else F.gelu(y + shift)
+    y = torch.ops.aten.gelu_(y.add_(shift)) if in_place else F.gelu(y + shift)
     first, *others = y.unflatten(-1, (t, b, q)).unbind(2)  # adding slices is faster than reducing an axis this short
-    if eager and others:
+    if in_place and others:
         out = y.new_empty(len(y), b, 2**levels, q)
         reduce(lambda sum_, path: torch.add(sum_, path, out=out.transpose(1, 2)), others, first)
         return out.view(x.shape)
     return reduce(torch.add, others, first).transpose(1, 2).reshape(x.shape)
-
-
-def _augment_by_factors(x: Tensor, weight: Tensor, bias: Tensor, b: int, eager: bool) -> Tensor:
-    """`augment` by one batched product of the four residues; with halves of size ``k = q/2`` in the columns."""
-    t, d = bias.shape
-    k = d // b // 8
-    tokens = x.reshape(-1, b, d // b)
-    shift = torch.stack(_residues(0.25 * bias.view(t, b, -1))).view(4, 1, t, b, 2, k).permute(0, 1, 4, 2, 3, 5)
-    shift = shift.reshape(4, 1, -1)
-    if eager and t > 1 and not torch.is_autocast_enabled(x.device.type):
-        return _augment_in_chunks(tokens, weight, shift, t).view(x.shape)
-    products = torch.baddbmm(shift, torch.stack(_residues(tokens)).flatten(2), weight).unflatten(-1, (2, -1))
-    first, *others = F.gelu(_from_residues(products)).unflatten(-1, (t, b, k)).unbind(2)
-    return reduce(torch.add, others, first).transpose(1, 2).reshape(x.shape)
-
-
-def _augment_in_chunks(tokens: Tensor, weight: Tensor, shift: Tensor, t: int) -> Tensor:
-    """The same without gradients: in chunks of tokens, whose intermediate values are written to the same memory."""
-    n, b, m = tokens.shape
-    k = m // 8
-    rows = min(n, _CHUNK) if tokens.device.type == "cpu" else n
-    width = t * b * k
-    out = tokens.new_empty(n, b, 8, k)
-    parts, products = tokens.new_empty(4, rows, b, 2 * k), tokens.new_empty(4, rows, 2 * width)
-    sums, pieces = tokens.new_empty(4, rows, 2, width), tokens.new_empty(rows, 8, width)
-    for start in range(0, n, max(rows, 1)):
-        chunk = tokens[start : start + rows]
-        count = len(chunk)
-        if count < rows:
-            parts, products, sums, pieces = parts[:, :count], products[:, :count], sums[:, :count], pieces[:count]
-        _residues(chunk, parts)
-        torch.baddbmm(shift, parts.flatten(2), weight, out=products)
-        _from_residues(products.unflatten(-1, (2, -1)), sums, pieces)
-        first, *others = torch.ops.aten.gelu_(pieces).view(count, 8, t, b, k).unbind(2)
-        target = out[start : start + rows].transpose(1, 2)
-        reduce(lambda sum_, path: torch.add(sum_, path, out=target), others, first)
-    return out
-
-
-def _residues(x: Tensor, out: Tensor | None = None) -> list[Tensor]:
-    """Residues of the last axis modulo the four factors, each of a quarter of its size."""
-    p0, p1, p2, p3 = x.chunk(4, -1)
-    even, odd = p0 + p2, p1 + p3
-    (a_lo, a_hi), (b_lo, b_hi) = (p0 - p2).chunk(2, -1), (p1 - p3).chunk(2, -1)
-    lo, hi = a_lo - b_lo, a_hi + b_hi
-    if out is None:
-        plus = torch.cat((lo.add(b_hi, alpha=_ROOT), hi.sub(b_lo, alpha=_ROOT)), -1)
-        minus = torch.cat((lo.sub(b_hi, alpha=_ROOT), hi.add(b_lo, alpha=_ROOT)), -1)
-        return [even + odd, even - odd, plus, minus]
-    half = lo.shape[-1]
-    torch.add(even, odd, out=out[0])
-    torch.sub(even, odd, out=out[1])
-    torch.add(lo, b_hi, alpha=_ROOT, out=out[2][..., :half])
-    torch.sub(hi, b_lo, alpha=_ROOT, out=out[2][..., half:])
-    torch.sub(lo, b_hi, alpha=_ROOT, out=out[3][..., :half])
-    torch.add(hi, b_lo, alpha=_ROOT, out=out[3][..., half:])
-    return list(out)
-
-
-def _from_residues(parts: Tensor, sums: Tensor | None = None, y: Tensor | None = None) -> Tensor:
-    """From quarters of residues ``[4, n, 2, width]`` to the eight pieces in order, ``[n, 8, width]``."""
-    first, second, plus, minus = parts.unbind(0)
-    root = 1.0 / _ROOT
-    if sums is None or y is None:
-        even, odd, u, w = first + second, first - second, plus + minus, plus - minus
-        a = u.sub(w.flip(1), alpha=root)
-        (odd_lo, odd_hi), (w_lo, w_hi) = odd.unbind(1), w.unbind(1)
-        lo = torch.stack((odd_lo.sub(w_hi, alpha=root), odd_hi.add(w_lo, alpha=root)), 1)
-        hi = torch.stack((odd_lo.add(w_hi, alpha=root), odd_hi.sub(w_lo, alpha=root)), 1)
-        return torch.cat((even + a, lo, even - a, hi), 1)
-    even, odd, u, w = sums.unbind(0)
-    torch.add(first, second, out=even)
-    torch.sub(first, second, out=odd)
-    torch.add(plus, minus, out=u)
-    torch.sub(plus, minus, out=w)
-    (odd_lo, odd_hi), (w_lo, w_hi), (u_lo, u_hi) = odd.unbind(1), w.unbind(1), u.unbind(1)
-    u_lo.sub_(w_hi, alpha=root)
-    u_hi.sub_(w_lo, alpha=root)
-    torch.add(even, u, out=y[:, 0:2])
-    torch.sub(even, u, out=y[:, 4:6])
-    torch.sub(odd_lo, w_hi, alpha=root, out=y[:, 2])
-    torch.add(odd_hi, w_lo, alpha=root, out=y[:, 3])
-    torch.add(odd_lo, w_hi, alpha=root, out=y[:, 6])
-    torch.sub(odd_hi, w_lo, alpha=root, out=y[:, 7])
-    return y
-
-
-def _factor_matrices(vectors: Tensor) -> list[Tensor]:
-    """Products with ``vectors [T, b, b, m]`` modulo the four factors, divided by 4, as matrices ``[b q, T b q]``."""
-    first, second, plus, minus = _residues(0.25 * vectors.permute(2, 0, 1, 3))
-    b, t, _, q = first.shape
-
-    def rows(c: Tensor, before: Tensor, width: int) -> Tensor:
-        """``[j, t, i, s, width]``: shifted by s, with `before` entering from the left."""
-        return torch.cat((before, c), -1).unfold(-1, width, 1).flip(3)
-
-    def reduced(c: Tensor, root: float) -> Tensor:
-        zeros = torch.zeros_like(c)
-        f0, f1, f2, f3 = rows(torch.cat((c, zeros), -1), zeros[..., 1:], 2 * q).chunk(4, -1)
-        return torch.cat((f0 - f2 + root * f3, f1 - root * f2 + f3), -1)
-
-    matrices = [
-        rows(first, first[..., 1:], q), rows(second, -second[..., 1:], q), reduced(plus, _ROOT), reduced(minus, -_ROOT)
-    ]  # fmt: skip
-    return [
-        each.unflatten(-1, (2, -1)).permute(0, 3, 4, 1, 2, 5).reshape(b * q, t * b * q)  # to j, s, half, t, i, r
-        for each in matrices
-    ]
 
 
 def _split(x: Tensor, levels: int, gain: float = 1.0) -> list[Tensor]:
