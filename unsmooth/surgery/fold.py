@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.bands import add_mean
+from unsmooth.bands import add_mean, takes_sums
 from unsmooth.errors import NotApplicable, UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example, example_input, first_tensor, run
@@ -59,9 +59,14 @@ class MeanFromMap(AttentionPatch):
     share: Tensor
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
-        out, mean = attend(v), -self.share * v.mean(dim=-2, keepdim=True)
+        out = attend(v)
+        if takes_sums(v):
+            total, share = v.sum(dim=-2, keepdim=True), -1 / v.shape[-2]
+        else:
+            total, share = v.mean(dim=-2, keepdim=True), -1.0
         # The output is not used elsewhere, so it can be changed in place if no gradient needs it.
-        return out + mean if torch.is_grad_enabled() or torch._C._get_tracing_state() else out.add_(mean)
+        in_place = not (torch.is_grad_enabled() or torch._C._get_tracing_state())
+        return (out.addcmul_ if in_place else out.addcmul)(total, self.share, value=share)
 
     def matrix(self, weights: Tensor) -> Tensor:
         return weights - self.share / weights.shape[-1]
