@@ -115,7 +115,14 @@ SHALLOW: dict[str, dict[str, Any]] = {
     "tnt_s_patch16_224": {"depth": 2},
     "davit_tiny": {"depths": (1, 1, 1, 1)},
 }
-LARGE = {"swinv2_cr_tiny_ns_224", "nest_tiny", "mvitv2_tiny", "twins_svt_small", "vit_base_patch16_siglip_224"}
+LARGE = {
+    "maxvit_rmlp_pico_rw_256",
+    "swinv2_cr_tiny_ns_224",
+    "nest_tiny",
+    "mvitv2_tiny",
+    "twins_svt_small",
+    "vit_base_patch16_siglip_224",
+}
 
 
 @pytest.mark.slow

@@ -31,11 +31,12 @@ ELSEWHERE = [
     ("torchvision_vit", "adder"),
 ]
 BOTH = [*ON_DEIT, *ELSEWHERE]
-# Compiling takes seconds each: one pair per host and the papers' remedies on DeiT; others are only traced, which finds
-# graph breaks, without the graph of their gradients. The rest is for `make test-all`.
+# Compiling takes seconds each: one pair per host, and on DeiT those of the papers' remedies that are in no other pair;
+# others are only traced, without the graph of their gradients, which finds graph breaks. `make test-all` has the rest.
 FULLY = {
     ("swin", "adder+no_skip"), ("cait", "adder_attention"), ("torchvision_vit", "adder"), ("deit", "adder"),
-    ("deit", "l2_attention"), ("deit", "logistic_attention"),
+    ("deit", "l2_attention"), ("deit", "logistic_attention"), ("deit", "attn_scale"), ("deit", "feat_scale"),
+    ("deit", "context_broadcast"), ("deit", "augmented_shortcut"), ("deit", "no_skip"),
 }  # fmt: skip
 TRACED = {pair for pair in ON_DEIT if pair[1] not in ON_ALL_HOSTS}
 # Of those that are traced, one for each way to act: on the map, its logits, its output, a weight, across blocks, on
