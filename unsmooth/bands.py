@@ -45,20 +45,20 @@ def mean_token(x: Tensor, channels_last: bool = True) -> Tensor:
     return x.mean(dim=token_axes(x, channels_last), keepdim=True)
 
 
-def takes_sums(x: Tensor) -> bool:
-    """Whether a sum over tokens may stand for their mean, which takes longer to start.
+def is_small(x: Tensor) -> bool:
+    """Whether the fewest operations take the least time, and not the fewest passes over `x`; never while compiling.
 
-    A sum of half-precision tokens can overflow, and the number of tokens of a compiled graph may be a variable.
+    Half-precision tokens are never small: their sum, which stands for the mean in fewer operations, could overflow.
     """
-    return x.dtype in (torch.float32, torch.float64) and not (
-        torch.compiler.is_compiling() or torch._C._get_tracing_state()
-    )
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state():
+        return False
+    return x.numel() <= FEW and x.dtype in (torch.float32, torch.float64)
 
 
 def add_mean(base: Tensor, x: Tensor, share: Gain, channels_last: bool = True) -> Tensor:
-    """base + share·DC[X], in one pass over each."""
+    """base + share·DC[X]."""
     share = along_channels(share, x, channels_last)
-    if not takes_sums(x):
+    if not is_small(x):
         return base + share * mean_token(x, channels_last)
     axes = token_axes(x, channels_last)
     total, inverse = x.sum(axes, keepdim=True), 1 / max(math.prod([x.shape[axis] for axis in axes]), 1)
@@ -74,8 +74,8 @@ def split(x: Tensor, channels_last: bool = True) -> tuple[Tensor, Tensor]:
 
 
 def mix(x: Tensor, low: Gain, high: Gain, channels_last: bool = True) -> Tensor:
-    """Gain `low` on the mean token and `high` on the rest, in one pass over `x`."""
-    if isinstance(low, float) and isinstance(high, float) and high and takes_sums(x) and x.numel() <= FEW:
+    """Gain `low` on the mean token and `high` on the rest, in one pass over `x` unless it is small."""
+    if isinstance(low, float) and isinstance(high, float) and high and is_small(x):
         return high * add_mean(x, x, low / high - 1, channels_last)
     low, high = along_channels(low, x, channels_last), along_channels(high, x, channels_last)
     offset = (low - high) * mean_token(x, channels_last)

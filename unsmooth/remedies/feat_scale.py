@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unsmooth.bands import FEW, add_mean, along_channels, takes_sums
+from unsmooth.bands import add_mean, along_channels, is_small
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.remedies.base import BandGain, NoOptions, Placement, Remedy, register
 
@@ -28,7 +28,7 @@ class LearnedBandGain(BandGain):
         return 1 + self.s, 1 + self.t
 
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
-        if not takes_sums(x) or x.numel() > FEW:
+        if not is_small(x):
             return super().treat(x, source)
         rest = x.addcmul(x, along_channels(self.t, x, self.channels_last))  # one operation fewer, one pass more
         return add_mean(rest, x, self.s - self.t, self.channels_last)
