@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unsmooth.bands import FEW, takes_sums
+from unsmooth.bands import is_small
 from unsmooth.hosts.anatomy import Anatomy, Attention, Block
 from unsmooth.remedies.base import HeadPatch, NoOptions, Placement, Remedy, register, token_attention
 from unsmooth.seam.intercept import Attend
@@ -32,7 +32,7 @@ class ScaledMap(HeadPatch):
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
         omega, out = self.over_heads(self.omega), attend(v)
-        if takes_sums(v) and v.numel() <= FEW:  # fewer operations, one pass more
+        if is_small(v):  # fewer operations, one pass more
             return out.addcmul(out.sub(v.sum(dim=-2, keepdim=True), alpha=1 / v.shape[-2]), omega)
         return (-omega * v.mean(dim=-2, keepdim=True)).addcmul(out, 1 + omega)
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unsmooth.bands import add_mean, takes_sums
+from unsmooth.bands import add_mean, is_small
 from unsmooth.errors import NotApplicable, UnsmoothError
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example, example_input, first_tensor, run
@@ -60,7 +60,7 @@ class MeanFromMap(AttentionPatch):
 
     def forward(self, attend: Attend, v: Tensor) -> Tensor:
         out = attend(v)
-        if takes_sums(v):
+        if is_small(v):
             total, share = v.sum(dim=-2, keepdim=True), -1 / v.shape[-2]
         else:
             total, share = v.mean(dim=-2, keepdim=True), -1.0
