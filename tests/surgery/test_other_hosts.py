@@ -135,7 +135,9 @@ EXPORTED = [
 @pytest.mark.parametrize(("name", "case"), EXPORTED)
 def test_an_exported_model_has_the_same_outputs(name: str, case: str) -> None:
     model, given = treat(host(name), case), inputs(name)
-    torch.testing.assert_close(forward(exported(model, given, strict=False), given), forward(model, given))
+    # A graph has the operations for any size, an eager pass over few tokens others: they round differently.
+    graph = exported(model, given, strict=False)
+    torch.testing.assert_close(forward(graph, given), forward(model, given), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

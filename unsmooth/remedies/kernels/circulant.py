@@ -92,7 +92,7 @@ def augment(x: Tensor, vectors: Tensor | Prepared, bias: Tensor, onto: Tensor | 
     prepared = vectors if isinstance(vectors, Prepared) else prepare(vectors)
     weights, b = prepared.weights, prepared.blocks
     # In place, and with a backward pass of our own, only where each operation runs as it is written.
-    eager = not (is_traced() or torch.is_autocast_enabled(x.device.type))
+    eager = not (is_traced() or x.is_meta or torch.is_autocast_enabled(x.device.type))
     if onto is not None and not (eager and onto.dtype == x.dtype and onto.shape == x.shape):
         return onto + augment(x, prepared, bias)
     in_place = eager and not torch.is_grad_enabled()
