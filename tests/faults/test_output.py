@@ -102,7 +102,9 @@ def test_diagnose_refuses_to_overwrite_a_foreign_file(
     assert f"{path} is not a diagnosis of unsmooth and would be overwritten" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("format", ["html", "svg", "png", "pdf"])
+@pytest.mark.parametrize(
+    "format", ["html", "svg", pytest.param("png", marks=pytest.mark.full), pytest.param("pdf", marks=pytest.mark.full)]
+)
 def test_diagnose_replaces_its_own_files(diagnosis: Path, tmp_path: Path, format: str) -> None:
     for _ in range(2):
         assert main(["diagnose", str(diagnosis), "--out", str(tmp_path), "--format", format]) == 0

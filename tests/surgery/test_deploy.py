@@ -191,8 +191,14 @@ def test_autocast_is_close_and_finite(name: str, case: str) -> None:
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, HALF_PRECISION), (torch.float64, 1e-5)])
-@pytest.mark.parametrize(("name", "case"), BOTH)
+@pytest.mark.parametrize(
+    ("name", "case", "dtype", "tolerance"),
+    [
+        *((*pair, torch.bfloat16, HALF_PRECISION) for pair in BOTH),
+        *(pytest.param(*pair, torch.float64, 1e-5, marks=() if pair in ELSEWHERE else pytest.mark.full)
+          for pair in BOTH),
+    ],
+)  # fmt: skip
 def test_a_host_of_another_precision(name: str, case: str, dtype: torch.dtype, tolerance: float) -> None:
     """Treated and then converted, or converted and then treated: one model, close to the one in fp32."""
     single = treat(host(name), case)

@@ -153,6 +153,7 @@ def test_findings_without_candidates_are_no_recommendation() -> None:
     )
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_planted_cause_is_found(tmp_path: Path) -> None:
     """A host without the skip of its attention: the search restores it, with an interval above zero."""
