@@ -115,7 +115,9 @@ def test_gradients(shape: tuple[int, int, int]) -> None:
     assert torch.autograd.gradcheck(dense, (vectors,))
 
 
-@pytest.mark.parametrize("shape", [(2, 2, 8), (1, 1, 16), (3, 2, 6)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(2, 2, 8), *(pytest.param(s, marks=pytest.mark.full) for s in ((1, 1, 16), (3, 2, 6)))], ids=str
+)
 def test_gradients_of_chunks_onto_another_tensor(shape: tuple[int, int, int]) -> None:
     x, vectors, bias = (a.requires_grad_() for a in make(shape, 3, 3))
     onto = torch.randn_like(x).requires_grad_()
@@ -176,7 +178,7 @@ def test_non_contiguous() -> None:
         np.testing.assert_allclose(y.numpy(), ref_augment(view, vectors, bias), atol=1e-12)
 
 
-@pytest.mark.parametrize("m", [3, 8])
+@pytest.mark.parametrize("m", [pytest.param(3, marks=pytest.mark.full), 8])
 @pytest.mark.parametrize("grad", [False, True])
 def test_compile(m: int, grad: bool) -> None:
     x, vectors, bias = (a.requires_grad_(grad) for a in make((2, 2, m), 2, 3))

@@ -303,7 +303,7 @@ def test_reentrant_checkpointing_raises_instead_of_dropping_the_loss(monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["deit", "hf_vit"])
+@pytest.mark.parametrize("name", ["deit", pytest.param("hf_vit", marks=pytest.mark.full)])
 def test_compiled_without_a_break_and_once(name: str) -> None:
     model = training(name)
     wanted = step(model, name)
