@@ -16,6 +16,7 @@ A record is a dataclass whose fields are checked when it is read. `docs/schemas/
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -145,12 +146,12 @@ class Result:
         return _add_constants(schema, cls.kind)
 
 
-class Reported:
+class Reported(ABC):
     """Base of results with a page and one main figure: `Trial`, `Prescription`."""
 
+    @abstractmethod
     def _render(self, format: str) -> bytes:
         """The page ("html"), or the figure as png, svg or pdf."""
-        raise NotImplementedError
 
     def save(self, path: str | Path) -> None:
         """Write a report page (.html), or the figure of differences or of the search (.png, .svg, .pdf).
