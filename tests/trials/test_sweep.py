@@ -90,6 +90,20 @@ def test_a_finished_sweep_is_not_repeated(swept, monkeypatch):
     assert [arm.sweep for arm in again.arms] == [arm.sweep for arm in trial.arms]
 
 
+def test_runs_of_a_sweep_can_be_shorter_than_those_of_the_trial(tmp_path):
+    fields = {"seeds": 1, "sweep": "lr=1e-3,2e-3", "sweep_epochs": 1}
+    trial = small_trial(tmp_path / "t", SPECS, **fields, epochs=2)
+    for arm in trial.arms:
+        assert arm.sweep.epochs == 1 and len(arm.runs[0].epochs) == 2
+        epochs = [run_settings(tmp_path / "t" / run.folder)["recipe"]["epochs"] for run in arm.sweep.runs]
+        assert epochs == [1, 1] and run_settings(tmp_path / "t" / arm.runs[0].folder)["recipe"]["epochs"] == 2
+    assert "1 epoch per run" in " ".join(str(trial).split())
+    with pytest.raises(UnsmoothError, match="warmup_epochs must be at most epochs, 1"):
+        small_trial(tmp_path / "u", SPECS, **fields, epochs=3, warmup_epochs=2)
+    with pytest.raises(UnsmoothError, match="sweep_epochs is set to 1, but there is no sweep"):
+        small_trial(tmp_path / "u", SPECS, sweep_epochs=1)
+
+
 def test_choice_and_edge():
     runs = [SweepRun(0.1, 0.5, "", None), SweepRun(0.2, 0.7, "", None), SweepRun(0.3, None, "", "NaN")]
     assert choose(runs) == 0.2 and choose(runs[2:]) is None

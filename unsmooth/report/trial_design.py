@@ -45,9 +45,13 @@ def sweeps(trial: Trial) -> list[str]:
         sweep.edge for _, sweep in tuned
     ) else ""  # fmt: skip
     return [
-        f"Sweep of {first.field} with seed 0, equal for all arms, chosen on {first.images:,} held-out training images. "
-        f"{chosen}.{edge}"
+        f"Sweep of {first.field} with seed 0, equal for all arms, {_sweep_epochs(first)}chosen on {first.images:,} "
+        f"held-out training images. {chosen}.{edge}"
     ]
+
+
+def _sweep_epochs(sweep: ArmSweep) -> str:
+    return "" if sweep.epochs is None else f"{sweep.epochs} epoch{'s' * (sweep.epochs != 1)} per run, "
 
 
 def _choice(sweep: ArmSweep) -> str:

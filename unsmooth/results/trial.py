@@ -118,7 +118,8 @@ class ArmSweep:
     """The sweep of an arm over values of a recipe field. The test images play no part in the choice.
 
     `chosen` is None if every run failed: the arm then has the recipe's value. `edge` is true if the chosen value is the
-    lowest or highest one, so that a value beyond may be better.
+    lowest or highest one, so that a value beyond may be better. `epochs` are those of each run, None if they are the
+    recipe's.
     """
 
     field: str
@@ -126,6 +127,7 @@ class ArmSweep:
     runs: list[SweepRun]
     chosen: Value | None
     edge: bool
+    epochs: int | None = None
 
 
 @record

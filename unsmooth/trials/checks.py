@@ -52,7 +52,7 @@ def _check_sweep(runs: TrialRuns, sweep: Sweep) -> None:
             raise UnsmoothError(f"{sweep.field} of {arm.name} is set by arm_fields and by the sweep. Use one of them.")
         for value in sweep.values:
             run = runs.directory.sweep_run(arm, sweep.field, value)
-            _check_run(runs, sweep.arm(arm, value), 0, splits, run, OPTIONS)
+            _check_run(runs, sweep.tried(arm, value), 0, splits, run, OPTIONS)
 
 
 def _check_run(

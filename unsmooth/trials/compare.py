@@ -91,7 +91,11 @@ def compare(
     started = time.time()
     report_progress, report_stage = on_progress or (lambda *news: None), on_stage or (lambda text: None)
     runs = _plan(specs, data, recipe, settings, arm_fields, command, fields)
-    planned, sweep, directory = runs.settings.seeds, read_sweep(runs.settings.sweep), runs.directory
+    planned, sweep, directory = (
+        runs.settings.seeds,
+        read_sweep(runs.settings.sweep, runs.settings.sweep_epochs),
+        runs.directory,
+    )
     check_trial(runs, sweep)
     runs.reopen_unscored(report_stage)
     write(directory.recipe, write_recipe(runs.recipe))
@@ -165,7 +169,7 @@ def power(
         (359, 4.4)
     """
     runs = _plan(specs, data, recipe, settings, arm_fields, "", fields)
-    return power_of(with_chosen(runs, read_sweep(runs.settings.sweep)))
+    return power_of(with_chosen(runs, read_sweep(runs.settings.sweep, runs.settings.sweep_epochs)))
 
 
 def _plan(

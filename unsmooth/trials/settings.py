@@ -43,6 +43,7 @@ class CompareSettings:
     sweep: SweepText = option(
         "recipe field and values to choose from for each arm, on held-out training images: lr=5e-4,1e-3", default=""
     )
+    sweep_epochs: int = option("epochs of each run of the sweep; 0: those of the recipe", default=0, low=0)
     until: float | None = option(
         "difference in points that does not matter: seeds are added until each arm is better, worse or within it, at "
         "most --seeds",

@@ -27,23 +27,33 @@ BUDGET = ("epochs", "train_images", "val_images", "image_size")  # fields that a
 
 @dataclass(frozen=True)
 class Sweep:
-    """Values of one recipe field."""
+    """Values of one recipe field, and the epochs of the runs that try them; 0: those of the recipe."""
 
     field: str
     values: tuple[Any, ...]
+    epochs: int = 0
 
     def arm(self, arm: PlannedArm, value: Any) -> PlannedArm:
         """The arm with one of the values."""
         return replace(arm, fields={**arm.fields, self.field: value})
+
+    def tried(self, arm: PlannedArm, value: Any) -> PlannedArm:
+        """The arm as it is trained to try a value."""
+        tried = self.arm(arm, value)
+        return replace(tried, fields={**tried.fields, "epochs": self.epochs}) if self.epochs else tried
 
     def splits(self, splits: Splits) -> Splits:
         """The images that the runs of the sweep are trained and scored on."""
         return hold_out(splits, HELD_OUT)
 
 
-def read_sweep(text: str) -> Sweep | None:
+def read_sweep(text: str, epochs: int = 0) -> Sweep | None:
     """Read `lr=5e-4,1e-3,2e-3`; None if there is no text."""
     if not text:
+        if epochs:
+            raise UnsmoothError(
+                f"sweep_epochs is set to {epochs}, but there is no sweep. Add one, such as lr=5e-4,1e-3."
+            )
         return None
     field, _, listed = text.partition("=")
     texts = [value.strip() for value in listed.split(",") if value.strip()]
@@ -57,7 +67,7 @@ def read_sweep(text: str) -> Sweep | None:
         raise UnsmoothError(f"{field} {reason}, so it cannot be swept. Sweep another field, such as lr.")
     if len(set(values)) < len(values):
         raise UnsmoothError(f"the sweep {text!r} has a value twice. Give each value once.")
-    return Sweep(field, values)
+    return Sweep(field, values, epochs)
 
 
 def with_chosen(runs: TrialRuns, sweep: Sweep | None) -> TrialRuns:
@@ -78,7 +88,7 @@ def sweep_jobs(runs: TrialRuns, sweep: Sweep) -> dict[str, Job]:
         for value in sweep.values:
             run = runs.directory.sweep_run(arm, sweep.field, value)
             if not run.done:
-                arguments = runs.arguments(sweep.arm(arm, value), 0, run.path)
+                arguments = runs.arguments(sweep.tried(arm, value), 0, run.path)
                 name = f"{arm.name}, {sweep.field}={value}"
                 jobs.setdefault(str(run.path), Job(name, {**arguments, "options": OPTIONS}))
     return jobs
@@ -110,7 +120,7 @@ def _outcome(runs: TrialRuns, sweep: Sweep, arm: PlannedArm, failures: dict[str,
         folder = str(run.path.relative_to(directory.path))
         tried.append(SweepRun(value, result.get("top1"), folder, failures.get(str(run.path))))
     chosen = choose(tried)
-    return ArmSweep(sweep.field, images, tried, chosen, at_edge(chosen, sweep.values))
+    return ArmSweep(sweep.field, images, tried, chosen, at_edge(chosen, sweep.values), sweep.epochs or None)
 
 
 def choose(runs: Sequence[SweepRun]) -> Any:
