@@ -17,8 +17,8 @@ OPTIONS = {
     "--training",
     "check": "--device",
     "compare": "--cluster --confidence --controls --costs --data --data-dir --device --from --jobs --json --no-costs "
-    "--out --power --pretrained --recipe --robustness --run-cpus --run-gpus --seeds --strict-data --sweep --until "
-    "--val-data --vitals --workers",
+    "--out --power --pretrained --recipe --robustness --run-cpus --run-gpus --seeds --strict-data --sweep "
+    "--sweep-epochs --until --val-data --vitals --workers",
     "demo": "--jobs --out",
     "diagnose": "--batch-size --blocks --checkpoint --data-dir --device --format --images --json --limit --no-prefix "
     "--no-reference --out --prefix --pretrained --quick --reference --vitals",

@@ -31,10 +31,11 @@ ELSEWHERE = [
     ("torchvision_vit", "adder"),
 ]
 BOTH = [*ON_DEIT, *ELSEWHERE]
-# Compiling takes seconds each: one pair per host, and on DeiT those of the papers' remedies that are in no other pair;
-# others are only traced, without the graph of their gradients, which finds graph breaks. `make test-all` has the rest.
+# Compiling takes seconds each: here one pair per kind of host, of the papers' remedies. Of the others, one per mechanism is
+# traced without the graph of its gradients, which finds graph breaks. `make test-all` has the rest.
 FULLY = {
-    ("swin", "adder+no_skip"), ("cait", "adder_attention"), ("torchvision_vit", "adder"), ("deit", "adder"),
+    ("swin", "adder+no_skip"), ("cait", "adder_attention"), ("cait", "attn_scale+context_broadcast"),
+    ("torchvision_vit", "adder"), ("deit", "adder"),
     ("deit", "l2_attention"), ("deit", "logistic_attention"), ("deit", "attn_scale"), ("deit", "feat_scale"),
     ("deit", "context_broadcast"), ("deit", "augmented_shortcut"), ("deit", "no_skip"),
 }  # fmt: skip

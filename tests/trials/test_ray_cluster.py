@@ -25,7 +25,7 @@ from unsmooth.trials.runner import Job
 
 SPECS = [HOST, HOST + "+attn_scale"]
 FIELDS: dict[str, Any] = {
-    "epochs": 6, "batch_size": 16, "train_images": 256, "val_images": 32, "vitals_every": 0, "warmup_epochs": 0,
+    "epochs": 3, "batch_size": 16, "train_images": 256, "val_images": 32, "vitals_every": 0, "warmup_epochs": 0,
     "seeds": 1, "vitals": "none", "costs": False,
 }  # fmt: skip
 LONG = {**FIELDS, "epochs": 200}  # so that no run ends before it is interrupted
