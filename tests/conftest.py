@@ -2,8 +2,10 @@
 
 import multiprocessing
 import os
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Some virtual machines announce AMX but trap its instructions; without them bfloat16 runs everywhere.
@@ -18,6 +20,7 @@ settings.register_profile("unsmooth", deadline=None)  # a busy machine is no bug
 settings.load_profile("unsmooth")
 
 COVERED = 3  # cases of a parametrised test
+UNCOVERED = pytest.StashKey[bool]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,9 +36,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         slow = any(item.get_closest_marker(name) for name in ("law", "slow"))
         if slow:
             first.add(item.path)
-        if slow or cases[function] > COVERED:
-            item.add_marker("no_cover")
+        item.stash[UNCOVERED] = slow or cases[function] > COVERED
     items.sort(key=lambda item: item.path not in first)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Tests that are not covered run without a tracer.
+
+    The marker `no_cover` of pytest-cov leaves one in the processes of xdist, where it starts two and pauses the second.
+    """
+    tracer = sys.gettrace()
+    if tracer is None or not item.stash[UNCOVERED]:
+        return (yield)
+    sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(tracer)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,6 +71,14 @@ def coarse_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     from unsmooth.report import panels
 
     monkeypatch.setitem(panels.STYLE, "figure.dpi", 100)
+
+
+@pytest.fixture
+def examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The anatomy of a small host is read when its first copy is treated, and known for the next ones."""
+    from tests.support.small_hosts import examine_once
+
+    monkeypatch.setattr("unsmooth.surgery.plan.examine", examine_once)
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,8 @@ ELSEWHERE = [
     ("torchvision_vit", "adder"),
 ]
 BOTH = [*ON_DEIT, *ELSEWHERE]
-# Compiling takes seconds each: here one pair per kind of host, of the papers' remedies. Of the others, one per mechanism is
-# traced without the graph of its gradients, which finds graph breaks. `make test-all` has the rest.
+# Compiling takes seconds each: here one pair per kind of host, of the papers' remedies. Of the others, one for each
+# mechanism is traced without the graph of its gradients, which finds graph breaks. `make test-all` has the rest.
 FULLY = {
     ("swin", "adder+no_skip"), ("cait", "adder_attention"), ("cait", "attn_scale+context_broadcast"),
     ("torchvision_vit", "adder"), ("deit", "adder"),

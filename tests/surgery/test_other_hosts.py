@@ -17,7 +17,11 @@ from tests.surgery.test_laws import fingerprint, same
 from unsmooth.diagnosis.probe import probe
 from unsmooth.hosts.examine import examine
 
-pytestmark = [pytest.mark.law, pytest.mark.filterwarnings("ignore:.*is not applied to block")]
+pytestmark = [
+    pytest.mark.law,
+    pytest.mark.usefixtures("examined_once"),
+    pytest.mark.filterwarnings("ignore:.*is not applied to block"),
+]
 
 # A map as a function and as a matrix, other scores, a map by itself, hooks, residual sums, linear layers.
 CASES = ("attn_scale", "l2_attention", "re_attention", "feat_scale", "no_skip", "adder(identity=false)")
