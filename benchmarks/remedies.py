@@ -1,8 +1,8 @@
 """Cost of each remedy: parameters, operations, and throughput as a share of the plain host.
 
-DeiT-S/16 at 224, batch 8, fp32, all cores. All arms run interleaved in one process, in a new random order each
-round; a share is the host's time in that round over the arm's, and the table shows the median and the quartiles
-over rounds. The machine is noisy: compare shares, not times.
+DeiT-S/16 at 224, batch 8, fp32, one thread. All arms run interleaved in one process, in a new random order each round,
+with the host between any two. A share is the host's processor time, the mean of its runs before and after the arm,
+over the arm's; the table shows the median and the quartiles over rounds. The machine is noisy: shares, not times.
 
     python benchmarks/remedies.py [--host SPEC] [--batch 8] [--rounds 7] [--training-rounds 3] [--only NAME …]
                                   [--write] [--skip-training] [--budget 4]
@@ -44,7 +44,7 @@ Shares = dict[str, list[float]]
 
 
 def interleave(jobs: dict[str, Callable[[], None]], rounds: int, budget: float) -> Shares:
-    """Shares of the host's speed: in each round every job once, in random order, the host before and after.
+    """Shares of the host's speed: in each round every job once, in random order, and the host between any two.
 
     An arm that is slower than the host by more than `budget` times runs in the first three rounds only.
     """
@@ -54,18 +54,21 @@ def interleave(jobs: dict[str, Callable[[], None]], rounds: int, budget: float) 
     for done in range(rounds):
         order = [name for name in shares if done < 3 or statistics.median(shares[name]) > 1 / budget]
         random.shuffle(order)
+        before = _seconds(host)
         for name in order:
             if done == 0:
                 jobs[name]()  # warm up
-            before, arm, after = (_seconds(job) for job in (host, jobs[name], host))
+                before = _seconds(host)
+            arm, after = _seconds(jobs[name]), _seconds(host)
             shares[name].append((before + after) / 2 / arm)
+            before = after
     return shares
 
 
 def _seconds(job: Callable[[], None]) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     job()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def inference(model: nn.Module, images: torch.Tensor) -> Callable[[], None]:
@@ -121,6 +124,7 @@ def main() -> None:
     options.add_argument("--skip-training", action="store_true")
     options.add_argument("--budget", type=float, default=4.0)
     given = options.parse_args()
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     host = unsmooth.create_model(given.host).eval()
     images = torch.randn(given.batch, 3, 224, 224)
@@ -163,8 +167,11 @@ def main() -> None:
             f"| `{arm}` | +{plans[arm].parameters:,} | {plans[arm].flops / 1e9:+.3f} | {show(shares[arm])} | {goal} "
             f"| {folded_share} | {show(shares.get(f'{arm} published'))} | {show(trained.get(arm))} |"
         )
-    machine = f"{platform.machine()}, {_processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    note = f"{given.host}, batch {given.batch}, fp32 on {machine}; median (quartiles) over {given.rounds} rounds."
+    machine = f"{platform.machine()}, {_processor()}, torch {torch.__version__}"
+    note = (
+        f"{given.host}, batch {given.batch}, fp32, one thread of {machine}; processor time, median (quartiles) over "
+        f"{given.rounds} rounds, training {given.training_rounds}."
+    )
     text = "\n".join([*lines, "", note])
     print(text)
     if given.write:
