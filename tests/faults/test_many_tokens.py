@@ -137,7 +137,7 @@ def test_large_maps_are_computed_one_image_at_a_time(monkeypatch: pytest.MonkeyP
         return by_image(self, attention, a)
 
     monkeypatch.setattr(measure._Pass, "by_image", noted)
-    monkeypatch.setattr(measure, "MAP_SIDE", 1)  # maps of 17 tokens are large: of four images only
+    monkeypatch.setattr(measure, "MAP_SIDE", 4)  # maps of 17 tokens are large: of four images only
     unsmooth.diagnose(model, images, batch_size=4, progress=False)
     assert max(sizes) == 4
     sizes.clear()
@@ -147,3 +147,16 @@ def test_large_maps_are_computed_one_image_at_a_time(monkeypatch: pytest.MonkeyP
     for key in ("token_cosine", "effective_rank", "block_influence"):
         assert split[key] == pytest.approx(plain[key], rel=1e-4)
     assert sizes and max(sizes) == 1
+
+
+@pytest.mark.parametrize(("side", "count"), [(17, 9), (9, 8), (4, 4), (1, 1)])
+def test_fewer_images_have_their_maps_computed_if_maps_are_large(
+    monkeypatch: pytest.MonkeyPatch, side: int, count: int
+) -> None:
+    """16 images of maps of `side` tokens, as many numbers of maps of 17 tokens, and one image at least."""
+    model, images = host("deit"), torch.randn(9, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(measure, "MAP_SIDE", side)
+    diagnosis = unsmooth.diagnose(model, images, reference=False, progress=False)
+    spread = diagnosis.vitals["attention_entropy"].parts[""][0]
+    assert spread is not None and spread.images == count
+    assert diagnosis.vitals["token_cosine"].parts[""][0].images == 9

@@ -42,10 +42,11 @@ from unsmooth.utils.devices import choose_device
 from unsmooth.utils.options import merge_options
 from unsmooth.utils.processes import ALONE, Processes
 from unsmooth.utils.progress import Progress, show_progress
-from unsmooth.vitals.base import MAPS_LEAST, Vital
+from unsmooth.vitals.base import Vital
 
 MAP_BYTES = 2**26  # size of one block's maps above which a batch becomes smaller
 MAPS_AT_ONCE = 2**29  # bytes of maps above which images are run one by one while maps are computed
+MAPS_APART = 4  # images at the start that are run one by one then, at least as many as have their maps computed
 BATCH_SIZES = (4, 16)  # range of the default batch size; CKA needs four images
 REFERENCE_IMAGES = 4
 REFERENCE_SAMPLE = 1  # of them, whose maps and decompositions are computed
@@ -264,7 +265,7 @@ def _peek(
     if split is not None and not first.before:
         parts = [first.part(slice(split)), first.part(slice(split, None))]
     if not first.before:
-        parts = [*_spaced(parts[0], anatomy, MAPS_LEAST), *parts[1:]]
+        parts = [*_spaced(parts[0], anatomy, MAPS_APART), *parts[1:]]
     return first, itertools.chain([part for part in parts if len(part.images)], batches)
 
 

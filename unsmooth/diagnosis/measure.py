@@ -31,7 +31,6 @@ from unsmooth.vitals.base import (
     LARGEST_SIDE,
     MAP_SIDE,
     MAPS_DEFAULT,
-    MAPS_LEAST,
     Collector,
     Undefined,
     Values,
@@ -355,7 +354,7 @@ class _Pass:
         if side <= MAP_SIDE or (not vital.cubic and vital.key in self.requested):
             return k
         if not vital.cubic:
-            return self.rest(max(MAPS_LEAST, round(MAPS_DEFAULT * MAP_SIDE / side)), k)
+            return self.rest(max(1, round(MAPS_DEFAULT * MAP_SIDE / side)), k)  # entries grow as the side does
         if side > LARGEST_SIDE and vital.key not in self.requested:
             size = f"{attention.queries} × {attention.keys}"
             self.skip(vital, block, f"maps of {size} are decomposed only on request: vitals={vital.key}")
