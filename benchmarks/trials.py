@@ -3,10 +3,11 @@
     python benchmarks/trials.py retrofit cifar10.npz [--out FOLDER] [--jobs 2] [--resume]
 
 cifar10.npz holds x_train, y_train, x_test and y_test. Runs and report are kept in FOLDER, and finished runs are not
-repeated. If the plan has a pilot, that many runs of the first arm come first, and the difference that the trial can
-detect is stated from them; they are runs of the trial. The record, results/trials/NAME.json, has only a summary of the
-diagnoses, and no vitals during training. The scores of finished runs, image by image and without weights, are kept in
-results/trials/NAME.zip, also when the trial is interrupted; --resume starts from them.
+repeated. If the plan has a pilot, that many seeds of its first arm, or of its first `pilot_arms` arms, come first, and
+the difference that the trial can detect is stated from them; they are runs of the trial. The record,
+results/trials/NAME.json, has only a summary of the diagnoses, and no vitals during training. The scores of finished
+runs, image by image and without weights, are kept in results/trials/NAME.zip, also when the trial is interrupted;
+--resume starts from them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import argparse
 import json
 import os
 import shlex
-import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -39,7 +39,8 @@ VITALS = ("token_cosine", "effective_rank", "log_condition", "attention_entropy"
 
 
 def slim(trial: dict[str, Any]) -> dict[str, Any]:
-    """The JSON of a trial with a summary of its diagnoses."""
+    """The JSON of a trial with a summary of its diagnoses, and its data by name."""
+    trial["data"]["name"] = Path(trial["data"]["name"]).name
     for arm in trial["arms"]:
         diagnosis = arm["diagnosis"]
         arm["diagnosis"] = None if diagnosis is None else {
@@ -61,8 +62,16 @@ def pack(folder: Path, archive: Path) -> None:
     if files:
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
             for path in files:
-                packed.writestr(zipfile.ZipInfo(path.relative_to(folder).as_posix()), path.read_bytes(),
-                                zipfile.ZIP_DEFLATED)  # fmt: skip
+                content = _without_paths(path, archive.stem) if path.name == "run.json" else path.read_bytes()
+                packed.writestr(zipfile.ZipInfo(path.relative_to(folder).as_posix()), content, zipfile.ZIP_DEFLATED)
+
+
+def _without_paths(path: Path, trial: str) -> bytes:
+    """A run.json in which the data is named without its folder."""
+    run = json.loads(path.read_bytes())
+    run["data"] = Path(run["data"]).name
+    run["command"] = shlex.join(["python", "benchmarks/trials.py", trial, run["data"]])
+    return json.dumps(run, indent=1).encode()
 
 
 def _of_runs(folder: Path) -> Iterator[Path]:
@@ -88,15 +97,16 @@ def main() -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // arguments.jobs) if arguments.jobs > 1 else 1)
     out = arguments.out or Path(arguments.name)
     specs = [planned["host"] + (f"+{arm}" if arm else "") for arm in planned["arms"]]
-    command = shlex.join(["python", "benchmarks/trials.py", *sys.argv[1:]])
+    command = shlex.join(["python", "benchmarks/trials.py", arguments.name, Path(arguments.data).name])
     archive = TRIALS / f"{arguments.name}.zip"
     if arguments.resume and archive.exists():
         unpack(archive, out)
-    first = plan_arms(specs)[0]
+    pilot = plan_arms(specs)[: planned.get("pilot_arms", 1)]
     try:
         for seed in range(planned.get("pilot", 0)):
-            train(first.spec, arguments.data, seed=seed, out=TrialDirectory(out).run_path(first, seed), command=command,
-                  **planned["recipe"])  # fmt: skip
+            for arm in pilot:
+                train(arm.spec, arguments.data, seed=seed, out=TrialDirectory(out).run_path(arm, seed), command=command,
+                      **planned["recipe"])  # fmt: skip
         with run_bars() as bars:
             trial = compare(
                 specs, arguments.data, out=out, jobs=arguments.jobs, **planned["settings"], **planned["recipe"],

@@ -8,6 +8,8 @@ from typing import Any
 
 from tools.markdown import DOCS, RESULTS, facts, page, section, table, whole
 from unsmooth.report.trial_design import design
+from unsmooth.report.trial_rows import correction
+from unsmooth.report.trial_values import decimals
 from unsmooth.results.trial import Arm, DiagnosisSummary, Trial
 from unsmooth.spec import parse
 
@@ -18,11 +20,13 @@ COLUMNS = (
 INTRODUCTION = """
 Each trial trains several models on one budget and compares them with the first one. Every page has the question, the
 difference that the trial can detect, stated before the first run, the result with intervals, and the command that
-repeats it. Budgets are those of two CPU cores, far from the budgets of the papers.
+repeats it. Budgets are those of two CPU cores, far from the budgets of the papers. The runs of a long trial were made
+in several sessions, between which the code changed; a run that is repeated may differ by rounding.
 """
 LEGEND = """
 - *top-1*: accuracy after the last epoch, mean ± standard deviation over seeds.
-- *points*: difference from the first arm, paired by seed and image, with a 95 % interval over both.
+- *points*: difference from the first arm, paired by seed and image, with a 95 % interval over both; p-values as
+  measured and after Holm's correction for the number of arms.
 - *published*: difference in the paper, for other hosts, data and budgets.
 - *inference*, *training*: images per second as a ratio to the first arm, measured interleaved. Python overhead is
   visible on hosts this small.
@@ -78,7 +82,7 @@ def _outcomes(trials: dict[str, tuple[dict[str, Any], Trial]]) -> list[tuple[str
             added = [item.name for item in parse(arm.spec).remedies if str(item) not in already]
             if arm.difference is None or not added or HARMFUL in added:
                 continue
-            outcome = OUTCOMES[1] if not arm.difference.shown else OUTCOMES[0 if arm.difference.mean > 0 else 2]
+            outcome = OUTCOMES[1] if not arm.difference.decided else OUTCOMES[0 if arm.difference.mean > 0 else 2]
             by_outcome = counts.setdefault(state, dict.fromkeys(OUTCOMES, 0))
             by_outcome[outcome] += 1
     return [
@@ -102,7 +106,7 @@ def _page(name: str, plan: dict[str, Any], trial: Trial) -> str:
             "Repeat it": f"`python benchmarks/trials.py {name} cifar10.npz`",
         }),
         *(line for text in design(trial) for line in (text, "")),
-        *table(COLUMNS, (_row(arm, published) for arm in trial.arms)), LEGEND.strip(), "",
+        *table(COLUMNS, (_row(arm, published, decimals(trial)) for arm in trial.arms)), LEGEND.strip(), "",
         *_pictures(name),
         *section("Reading", [plan["reading"].strip()] if "reading" in plan else []),
     ]  # fmt: skip
@@ -119,10 +123,10 @@ def _pictures(name: str) -> list[str]:
     ]
 
 
-def _row(arm: Arm, published: dict[str, str]) -> list[str]:
-    accuracy = "failed" if arm.top1.mean is None else f"{100 * arm.top1.mean:.1f}"
-    accuracy += "" if arm.top1.sd is None else f" ± {100 * arm.top1.sd:.1f}"
-    gain = "" if arm.difference is None else arm.difference.text.replace(" points", "")
+def _row(arm: Arm, published: dict[str, str], digits: int) -> list[str]:
+    accuracy = "failed" if arm.top1.mean is None else f"{100 * arm.top1.mean:.{digits}f}"
+    accuracy += "" if arm.top1.sd is None else f" ± {100 * arm.top1.sd:.{digits}f}"
+    gain = "" if arm.difference is None else arm.difference.text.replace(" points", "") + correction(arm.difference)
     if "(" in gain:  # a line break may only precede the interval
         text, _, interval = gain.partition("(")
         gain = f"{text}({whole(interval)}"

@@ -37,7 +37,10 @@ def _names(trial: Trial) -> list[str]:
 
 @rc_context(panels.STYLE)
 def differences(trial: Trial) -> Figure:
-    """Paired differences from the first arm with their intervals, as marks and as text."""
+    """Paired differences from the first arm with their intervals, as marks and as text.
+
+    A mark is filled if the difference is shown, after the correction for several comparisons if there is one.
+    """
     names, rows = _names(trial), len(trial.arms)
     figure, (ax,) = new_figure(1, 1, 0.34 * rows + 0.5)
     ax.axvline(0, color="0.45", linewidth=0.9, zorder=0)
@@ -48,7 +51,7 @@ def differences(trial: Trial) -> Figure:
         if difference is not None:
             texts[-1] = difference.text
             ends = [[difference.mean - difference.low], [difference.high - difference.mean]]
-            face = colour if difference.shown else "white"
+            face = colour if difference.decided else "white"
             ax.errorbar([difference.mean], [i], xerr=ends, fmt="D", color=colour, markerfacecolor=face, markersize=4.5,
                         capsize=2.5, linewidth=1.3)  # fmt: skip
             seeds = [v for v in difference.by_seed if v is not None]

@@ -124,13 +124,14 @@ def forest(trial: Trial) -> Forest:
             Mark(position(v), f"{f'seed {seeds[s]}: ' if paired else ''}{words.fixed(v, digits, sign=True)} points")
             for s, v in enumerate(d.by_seed) if v is not None
         ]  # fmt: skip
-        interval = Interval(position(d.mean), position(d.low), position(d.high), d.shown, marks)
-        rows.append(ForestRow(i, interval, d.text + _correction(arm.difference)))
+        interval = Interval(position(d.mean), position(d.low), position(d.high), d.decided, marks)
+        rows.append(ForestRow(i, interval, d.text + correction(arm.difference)))
     axis = [Mark(position(t), words.fixed(t, tick_decimals, sign=True) if t else "0") for t in ticks]
     return Forest(rows, position(0.0), any(differences), axis)
 
 
-def _correction(difference: Difference | None) -> str:
+def correction(difference: Difference | None) -> str:
+    """The p-values of a difference as text, if it is corrected for several comparisons; else ""."""
     if difference is None or difference.p_holm is None:
         return ""
     kept = "" if difference.survives or not difference.shown else "; not shown after correction"

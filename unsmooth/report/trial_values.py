@@ -119,6 +119,7 @@ class PointDifference:
     high: float
     by_seed: list[float | None]
     shown: bool
+    decided: bool
     text: str
 
 
@@ -149,7 +150,7 @@ def points(difference: Difference | None, digits: int) -> PointDifference | None
         return None
     by_seed = [None if value is None else 100 * value for value in difference.by_seed]
     mean, low, high = (100 * value for value in (difference.mean, difference.low, difference.high))
-    return PointDifference(mean, low, high, by_seed, difference.shown, text_of(difference, digits))
+    return PointDifference(mean, low, high, by_seed, difference.shown, difference.decided, text_of(difference, digits))
 
 
 def why_no_difference(trial: Trial, arm: Arm) -> str:
@@ -182,6 +183,8 @@ def _learning_curve(arm: Arm, key: str, scale: int) -> ArmCurve | None:
     measured = []
     for run in arm.runs:
         values = {int(line["epoch"]): v * scale for line in run.epochs if (v := number(line.get(key))) is not None}
+        if values and key == "val_top1" and arm.start is not None:
+            values[0] = scale * arm.start.top1
         if values:
             measured.append((run, values))
     if not measured:
