@@ -60,9 +60,10 @@ No host is reimplemented or wrapped. While a module runs, a `TorchFunctionMode` 
 `F.scaled_dot_product_attention`, `F.multi_head_attention_forward` and softmax, so one piece of code serves timm,
 Hugging Face and torchvision.
 
-A mode is asked about every function. Where the first pass has shown that it suffices, an eager pass takes a short path
-instead: the forward of the module finds our attention under the name of `torch.nn.functional`
-(`seam/functional_view.py`), and residual sums are those of a tensor whose `+` is ours (`seam/residual_sums.py`).
+A `TorchFunctionMode` is called for every torch function, which is slow for small hosts. If the first pass has shown
+that it suffices, eager passes take a short path instead: the forward function of the module sees our attention in
+`torch.nn.functional` (`seam/functional_view.py`), and residual sums are intercepted by a tensor subclass that
+overrides addition (`seam/residual_sums.py`).
 Compiled and exported passes use the mode. Both paths count what they reach: a pass that misses a patch raises.
 
 | a remedy acts on | how it is attached |

@@ -322,15 +322,16 @@ def pages() -> dict[str, str]:
     count = sum(text == OK for pairs in record["pairs"].values() for text in pairs.values())
     total = sum(len(pairs) for pairs in record["pairs"].values())
     lines = [
-        "# Remedies with other changes", LEGEND.format(count=count, total=total, versions=record["versions"]),
+        "# Compatibility with model transformations",
+        LEGEND.format(count=count, total=total, versions=record["versions"]),
         *table(["remedy", *names], rows), *(f"{number}. {text}" for text, number in notes.items()),
     ]  # fmt: skip
     return {"compositions.md": page(lines)}
 
 
 LEGEND = """
-What else is done to models, done to a treated one. Every pair was run on a small DeiT of two blocks with random
-weights; {count} of {total} work ({versions}).
+Each common transformation of a model (LoRA, sharding, quantization, export, …), applied to a treated model. Every
+pair was run on a small DeiT of two blocks with random weights; {count} of {total} work ({versions}).
 
 ● works: outputs or gradients are those of the treated model · – refused, with the reason below · ✗ does not work.
 

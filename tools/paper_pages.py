@@ -93,7 +93,7 @@ def _index(papers: list[Paper]) -> str:
     )
     return page([
         "# The papers", "", INTRO.strip(), "",
-        "## Which claims this machine can decide", "", DECIDABLE.strip(), "", *_decided(papers),
+        "## Which claims these budgets can decide", "", DECIDABLE.strip(), "", *_decided(papers),
         "## Figures of a real model", "", GALLERY.strip(), "", *_real_figures(papers),
         "## All parts", "",
         *table(("paper", "published", "parts that run", "parts that do not"), rows),

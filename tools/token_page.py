@@ -17,7 +17,7 @@ RECORD = RESULTS / "dense_saliency_vits14.json"
 FIGURE = "images/dense_saliency_vits14.svg"
 USED = 9  # the block before the collapse that the diagnosis reports
 INTRO = """
-Accuracy of the head does not show much of oversmoothing.
+Classification accuracy says little about oversmoothing: a classifier can work when all patch tokens are similar.
 [`unsmooth evaluate --tokens`](guides/evaluation.md#tokens-by-block) scores the frozen tokens of each block instead.
 This page shows it on a real model: a saliency fine-tune of DINOv2 ViT-S/14, whose verdict is
 [*collapsing* in blocks 10–11](guides/diagnose.md).

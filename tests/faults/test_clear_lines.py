@@ -65,7 +65,7 @@ def test_a_full_disk_at_the_tensorboard_file_ends_the_log_only(tmp_path: Path) -
         return Records([log])
 
     log = full_log()
-    with pytest.warns(UserWarning, match="not written any more: No space left on device"):
+    with pytest.warns(UserWarning, match="stopped: No space left on device"):
         log.write(1, {"train_loss": 1.0})
     log.write(2, {"train_loss": 1.0})
     log.close()

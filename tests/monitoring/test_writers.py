@@ -148,7 +148,7 @@ def test_a_record_that_fails_is_given_up(tmp_path: Path) -> None:
 
     assert isinstance(Broken(), Writer)
     log = Records([Broken(), JsonLines(tmp_path / "run.jsonl")])
-    with pytest.warns(UserWarning, match="Broken is not written any more: no network"):
+    with pytest.warns(UserWarning, match="Broken stopped: no network"):
         log.write(1, SCALARS)
     log.write(2, SCALARS)
     log.close()

@@ -161,7 +161,7 @@ def test_what_cannot_be_plotted_is_said(pyplot: Any) -> None:
         found.plot("token_cosin")
     with pytest.raises(UnsmoothError, match=r"token_cosine has no part to plot 'share'\. Known: , robust"):
         found.plot("token_cosine", parts="share")
-    with pytest.raises(UnsmoothError, match="attention_spectrum has nothing to plot"):
+    with pytest.raises(UnsmoothError, match="attention_spectrum cannot be plotted by block"):
         found.plot("attention_spectrum")
     assert pyplot.get_fignums() == []
     values = trial()

@@ -92,7 +92,7 @@ def test_a_healthy_host_gets_no_recommendation_and_no_trial(tmp_path: Path) -> N
     given = prescribed(HOST, tmp_path, epochs=1)
     assert given.verdict.state not in prescribing.ILL
     assert given.recommendation is None and given.rungs == [] and given.evidence == []
-    assert given.text.startswith("No recommendation: none is due.")
+    assert given.text.startswith("No recommendation: the diagnosis found nothing to treat.")
     assert given.budget.spent < given.budget.images / 5
     assert "No recommendation" in (tmp_path / "report.html").read_text()
 

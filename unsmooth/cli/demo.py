@@ -43,8 +43,8 @@ def demo(
 ) -> None:
     """Diagnose, treat and compare a ViT that does not train.
 
-    A ViT of 12 blocks loses the skip of its attention, and no longer learns to read digits. The demo diagnoses it,
-    applies a remedy, and compares both models with an interval. It needs no download and takes about three minutes.
+    The demo removes the attention skip of a 12-block ViT, which then fails to learn to classify digits. It diagnoses
+    the model, applies a remedy, and compares both with an interval. It needs no download and takes about three minutes.
     """
     from unsmooth.report.trial_table import as_rich
     from unsmooth.trials.compare import compare

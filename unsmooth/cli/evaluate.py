@@ -19,7 +19,7 @@ def evaluate(
     spec: Annotated[str, Argument(metavar="SPEC", help="model spec, or folder written by unsmooth")],
     data: Annotated[
         str | None,
-        Option(metavar=DATA, help="images, of which the validation split is used, or all if there is none"),
+        Option(metavar=DATA, help="images to score: the validation split, or all images if there is no split"),
     ] = None,
     *,
     settings: EvaluateSettings,

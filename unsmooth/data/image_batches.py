@@ -267,6 +267,9 @@ def _check(model: nn.Module, images: Tensor, size: tuple[int, ...]) -> None:
             f"images must be floats of shape (N, C, H, W), or uint8 (got {images.dtype} of shape {tuple(images.shape)})"
         )
     if not len(images):
-        raise UnsmoothError("the tensor holds no images")
+        raise UnsmoothError("the tensor holds no images. Pass at least one.")
     if len(size) == 3 and images.shape[1] != size[0]:
-        raise UnsmoothError(f"the host takes {size[0]} channels, but the images have {images.shape[1]}")
+        raise UnsmoothError(
+            f"the host takes {size[0]} channels, but the images have {images.shape[1]}. Convert them, or build the "
+            f"host with in_chans={images.shape[1]}."
+        )

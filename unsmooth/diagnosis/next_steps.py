@@ -20,7 +20,7 @@ DATA = "DATA"  # training images, which a diagnosis does not know
 def next_steps(view: DiagnosisView, verdict: Verdict, findings: list[Finding], images: ImagesInfo | None) -> list[Step]:
     """Steps in order of cost. The commands name this model where it was built from a spec."""
     if verdict.state == "broken":
-        return [Step("Find the weights or the input that cause it: the values of later blocks mean nothing.")]
+        return [Step("Find the weight or the input that is not finite. Vitals of later blocks are not valid.")]
     if view.model.weights is not None and view.model.weights.kind == "none":
         return [_load_weights(view)]
     candidates = [candidate for candidate, _ in ranked_candidates(findings)]

@@ -1,4 +1,4 @@
-"""`evaluate`: accuracy of one model with intervals, robustness, cost, and what its tokens are worth by block."""
+"""`evaluate`: accuracy of one model with intervals, robustness, cost, and scores of the tokens of each block."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class EvaluateSettings:
     corrupted: FilePath | None = option("folder of corrupted copies, CORRUPTION/SEVERITY/CLASS/…", default=None)
     tokens: DataText | None = option("data with labels or masks that score the tokens of each block", default=None)
     memory_images: int = option("training images that token probes are fitted on", default=1000, low=2)
-    memory_tokens: int = option("with masks: number of their patch tokens that are kept per block", default=8192, low=2)
+    memory_tokens: int = option("with masks: patch tokens kept per block", default=8192, low=2)
     neighbours: int = option("neighbours that vote in token probes", default=20, low=1)
     mask_classes: int = option("number of classes of the masks", default=150, low=2)
     reduce_zero_label: bool = option("treat mask value 0 as unlabelled and 1 as the first class", default=True)

@@ -33,7 +33,7 @@ class TestSet:
         among: Classes that predictions are restricted to. Default: all classes of the model.
         accepted: Accepted labels per image, where an image may have several.
         class_index: Class index by name of class folder.
-        warning: Why its scores may mean nothing; "" if nothing is known.
+        warning: Warning about its scores, such as classes that the model does not have; "" if there is none.
     """
 
     __test__ = False  # not a test case of pytest

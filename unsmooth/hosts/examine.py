@@ -39,7 +39,10 @@ def examine(model: nn.Module, example: Example | None = None) -> Anatomy:
         names = [name for name, module in modules.items() if _class_name(module) in ATTENTION_FREE_BLOCKS]
     if traced.attentions and not names:
         cores = ", ".join(dict.fromkeys(event.core or "the model itself" for event in traced.attentions))
-        raise UnsmoothError(f"{type(model).__name__} runs attention in {cores}, which is not inside a list of blocks")
+        raise UnsmoothError(
+            f"{type(model).__name__} runs attention in {cores}, which is not inside a list of blocks. Only "
+            "attention in blocks that stand in an nn.ModuleList or nn.Sequential is supported."
+        )
     if not names:
         raise UnsmoothError(
             f"{type(model).__name__} ran no attention that unsmooth recognises (scaled_dot_product_attention, or "

@@ -54,7 +54,7 @@ def check_config(host: str, config: Any) -> None:
     """Raise if a configuration names an attention function outside torch and transformers."""
     named = getattr(config, "_attn_implementation", None)
     if named is not None and named not in ATTENTIONS:
-        raise UnsmoothError(f"{host} asks for {ATTENTION}={named!r}. Use one of {', '.join(ATTENTIONS)}.")
+        raise UnsmoothError(f"{host} sets {ATTENTION}={named!r}. Use one of {', '.join(ATTENTIONS)}.")
 
 
 def _parameters(function: Callable[..., Any]) -> Iterable[inspect.Parameter]:

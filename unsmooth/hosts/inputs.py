@@ -118,8 +118,8 @@ def run_images(model: nn.Module, images: Tensor) -> Any:
         if given[0] == own[0] and given[1] == given[2]:
             advice += f", or build the host for them (img_size={given[1]})"
         raise UnsmoothError(
-            f"{type(model).__name__} refuses images of {_size(given)} ({first_line(error)}): it takes {_size(own)}. "
-            f"{advice}."
+            f"{type(model).__name__} does not support images of {_size(given)} ({first_line(error)}). "
+            f"It expects {_size(own)}. {advice}."
         ) from error
 
 

@@ -42,7 +42,9 @@ def classes_of(model: nn.Module) -> int:
     """The number of classes of a model, from its output for one image."""
     host = _unwrapped(model)
     if getattr(host, "num_classes", None) == 0:
-        raise UnsmoothError("the model has no classification head (num_classes=0), so it has no accuracy")
+        raise UnsmoothError(
+            "the model has no classification head (num_classes=0), so it has no accuracy. Set num_classes in the spec."
+        )
     try:
         with eval_mode(model):
             return forward(model, torch.zeros(1, *input_shape(host))).shape[1]

@@ -195,7 +195,7 @@ class Records:
             except Exception as error:  # of any tracker: a record does not end a run
                 self.writers.remove(writer)
                 reason = getattr(error, "strerror", None) or first_line(error)
-                warnings.warn(f"{type(writer).__name__} is not written any more: {reason}", stacklevel=4)
+                warnings.warn(f"{type(writer).__name__} stopped: {reason}. Training continues.", stacklevel=4)
 
 
 def _open(log: Log) -> Writer:

@@ -86,7 +86,9 @@ def _lines(
             if part in known and part in vital.parts:
                 lines.append((name, part, diagnosis, vital.parts[part]))
     if not known:
-        raise UnsmoothError(f"{key} has nothing to plot: it has no value, or a curve, on every block.")
+        raise UnsmoothError(
+            f"{key} cannot be plotted by block: it has no value, or holds curves. Use another vital or part."
+        )
     for part in chosen or ():
         if part not in known:
             raise unknown("part to plot", part, known, owner=key)

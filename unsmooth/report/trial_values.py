@@ -170,13 +170,16 @@ def _every(seeds: int) -> str:
 
 
 def learning(trial: Trial) -> list[LearningChart]:
-    """Learning curves by epoch: per arm, the mean and range over seeds, and each run."""
+    """Learning curves by epoch: per arm, the mean and range over seeds, and each run.
+
+    A chart of single points is left out if another one has a curve.
+    """
     charts = []
     for key, title, unit, scale in CURVES:
         by_arm = [_learning_curve(arm, key, scale) for arm in trial.arms]
         if any(by_arm):
             charts.append(LearningChart(key, title, unit, by_arm))
-    return charts
+    return [chart for chart in charts if any(arm and len(arm.epochs) > 1 for arm in chart.by)] or charts
 
 
 def _learning_curve(arm: Arm, key: str, scale: int) -> ArmCurve | None:

@@ -188,7 +188,7 @@ class Evaluation(Result):
         cost: Parameters, FLOPs and throughput of the model.
         made: Versions, command and duration.
         tokens: Scores of the tokens of each block, if they were asked for.
-        warnings: Why scores may mean nothing: classes of the model that the data does not have.
+        warnings: Warnings, such as classes of the model that the data does not have.
 
     Example:
         >>> import unsmooth

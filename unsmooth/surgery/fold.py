@@ -161,7 +161,7 @@ def fold(model: nn.Module, example: Example | None = None, dtype: str | None = N
         raise UnsmoothError("fold is for inference, and this model is in training mode. Call model.eval() first.")
     record = record_of(model)
     if not record.applied:
-        raise UnsmoothError("there is nothing to fold: this model has no remedy")
+        raise UnsmoothError("there is nothing to fold: this model has no remedy. Apply one first.")
     if dtype is not None and dtype != "int8":
         raise UnsmoothError(f'fold has no dtype {dtype!r}. Use dtype="int8", or model.to(...) for other precisions.')
     adders = [entry for entry in record.applied if dtype and entry.remedy.name in ADDERS]

@@ -1,4 +1,4 @@
-"""Folders of saved models on the Hugging Face Hub: files go up and come down, nothing in them is run."""
+"""Upload and download saved models. No code in them is executed."""
 
 from __future__ import annotations
 

@@ -326,7 +326,7 @@ def _in_holder(placement: Placement, block: Block, anatomy: Anatomy) -> Placemen
     if not isinstance(patch, ResidualScale | ResidualPatch):
         return replace(placement, target=block.holder)
     if block.holder not in anatomy.sums:
-        raise NotApplicable(f"its residual sums cannot be told from others of {block.holder}")
+        raise NotApplicable(f"its residual sums cannot be distinguished from other sums in {block.holder}")
     branch = f"{block.index}.{placement.branch}"
     if isinstance(patch, ResidualScale):
         patch = replace(patch, branch=branch)

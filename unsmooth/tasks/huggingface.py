@@ -99,7 +99,8 @@ def read_folder(
     about = _read_json(folder / f"{task}.json")
     if about.get("format") != FORMAT or about.get("task") != task:
         raise UnsmoothError(
-            f"{folder / f'{task}.json'} is not of a {task} model that this version of unsmooth can read"
+            f"{folder / f'{task}.json'} was not written by the task {task}, or by a newer version of unsmooth. "
+            "Save the model again."
         )
     try:
         spec = ModelSpec.from_json(about)

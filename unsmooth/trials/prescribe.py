@@ -326,7 +326,11 @@ def _text(
 ) -> str:
     """The recommendation in one or two sentences."""
     if not candidates:
-        reason = "no finding of the diagnosis has a candidate that fits" if diagnosis.verdict in ILL else "none is due"
+        reason = (
+            "no finding of the diagnosis has a candidate that fits"
+            if diagnosis.verdict in ILL
+            else "the diagnosis found nothing to treat"
+        )
         return f"No recommendation: {reason}. {diagnosis.verdict_text}"
     shown = "; ".join(
         f"{e.name}: {e.difference.text if e.difference is not None else 'a run failed'}" for e in evidence

@@ -46,7 +46,7 @@ def read_toml(path: Any, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
-        raise UnsmoothError(f"cannot read the {what} {path}: too many lists inside each other") from error
+        raise UnsmoothError(f"cannot read the {what} {path}: lists are nested too deeply") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UnsmoothError(f"cannot read the {what} {path}: {reason}") from error
