@@ -10,7 +10,9 @@ LISTED = 30  # an error lists at most this many known names
 
 
 class UnsmoothError(ValueError):
-    """A request that cannot be fulfilled. The message says what happened and what to do; the model is unchanged.
+    """Base class of errors raised for invalid input.
+
+    The message says what happened and what to do; the model is unchanged.
 
     Example:
         >>> import unsmooth

@@ -1,4 +1,4 @@
-"""What the commands print: results on standard output; progress, notes and errors on standard error."""
+"""Output of the commands: results on standard output; progress, notes and errors on standard error."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def show(pieces: Iterable[RenderableType]) -> None:
 
 @contextmanager
 def _output() -> Iterator[None]:
-    """Print on standard output. A reader that has closed it, such as `head`, is no failure; a full disk is one."""
+    """Print on standard output. A closed pipe (`head`) is ignored; a full disk raises."""
     try:
         yield
         if sys.stdout is not None:

@@ -151,7 +151,7 @@ def _diagnose(
     )
 
     def conclude() -> Diagnosis:
-        """What the first images alone decide, the verdict and the result."""
+        """Measure what needs the first images only, then derive the verdict and build the result."""
         assert first is not None  # the primary process takes the first batch
         bounds = [vital for vital in selected if vital.of == "model"]
         if bounds:

@@ -162,7 +162,7 @@ def _singular_or_nan(x: Tensor) -> Tensor:
 
 
 class _Kept(NamedTuple):
-    """What a process keeps of its batches."""
+    """Measurements of the batches of one process."""
 
     moments: dict[tuple[str, str, int], Moments]
     collectors: list[Collector]

@@ -1,4 +1,4 @@
-"""What to do after a verdict, as commands and lines of Python, and what would change the verdict."""
+"""Next steps after a verdict, as commands and lines of Python, and the changes that would alter the verdict."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def is_safe(spec: str) -> bool:
 
 
 def effect_of(spec: str) -> str:
-    """What a remedy does, and when."""
+    """Effect of a remedy, and when to use it."""
     if isinstance(remedies.get(parse_item(spec).name), LossRemedy):
         return "it acts on the loss during training and changes nothing at inference"
     if is_safe(spec):

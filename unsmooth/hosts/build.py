@@ -137,7 +137,7 @@ def _torchvision(name: str, pretrained: bool, offline: bool, options: dict[str, 
 
 
 def _check_download(host: str, address: str) -> None:
-    """Raise if weights are neither on this machine nor to be had: torchvision would build the whole host first."""
+    """Raise if weights are neither cached nor downloadable: torchvision would build the whole host first."""
     file = Path(torch.hub.get_dir()) / "checkpoints" / address.rpartition("/")[2]
     if not file.exists() and not _reachable(address):
         raise UnsmoothError(

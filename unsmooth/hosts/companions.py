@@ -1,4 +1,4 @@
-"""What a host is called with besides its images: text, timesteps, class labels.
+"""Additional forward arguments of a host: text, timesteps, class labels.
 
 Which of them a host needs is read from the signature of its `forward`: text if it takes any, the others if they have no
 default. They are constants: a diagnosis is about the tokens of the image.

@@ -277,7 +277,7 @@ class Monitor:
         return data_frame(rows, dict.fromkeys(column for row in rows for column in row))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs: the number of steps and what relative limits refer to. It holds no tensors."""
+        """State for a resumed run: the number of steps and the references of relative limits. It holds no tensors."""
         return {"steps": self.steps, "alarms": None if self._alarm_state is None else self._alarm_state.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

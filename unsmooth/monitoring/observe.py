@@ -55,7 +55,7 @@ class Breakage(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """What was measured, and where it broke."""
+    """Measured values, and the place of the first one that is not finite."""
 
     curves: Curves
     broken: Breakage | None

@@ -20,7 +20,7 @@ PREFIX = "unsmooth"
 
 @runtime_checkable
 class Writer(Protocol):
-    """What a record needs to do. Any object with these three methods can be passed as `log`."""
+    """Interface of a record. Any object with these three methods can be passed as `log`."""
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Record the numbers of a measurement by name."""

@@ -331,7 +331,7 @@ def _small_host(name: str, where: str) -> str:
 
 
 def small_host_name(spec: str) -> str:
-    """What a small host is called: its family and size, never the name of a published model.
+    """Name of a small host: its family and size, never the name of a published model.
 
     Example:
         >>> small_host_name("vit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=32, num_heads=2, depth=6)")

@@ -103,7 +103,7 @@ def _diagnose_trained(experiment: Experiment, group: PublishedGroup, request: Ru
 
 
 def _diagnose_one_trained(experiment: Experiment, group: PublishedGroup, request: RunRequest) -> GroupDiagnoses:
-    """The same for a group of one model, which is compared with nothing."""
+    """Train and diagnose the only model of a group; there is no comparison."""
     (spec,), recipe, images = group.specs(request.small), request.recipe(experiment, group), request.images(experiment)
     run = RunDir(request.folder(group))
     request.on_stage(f"{experiment.id}: training {spec}")

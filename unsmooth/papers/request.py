@@ -1,4 +1,4 @@
-"""What to run of an experiment: scale, data, models and directory."""
+"""Request to run an experiment: scale, data, models and directory."""
 
 from __future__ import annotations
 

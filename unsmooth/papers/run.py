@@ -142,7 +142,7 @@ def _draw_curves(experiment: Experiment, request: RunRequest, groups: list[Group
 
 
 def differences(experiment: Experiment, request: RunRequest, data: str) -> list[str]:
-    """What differs from the paper."""
+    """Differences from the paper."""
     lines = [experiment.differs] if experiment.differs else []
     if request.spec:
         trained = request.pretrained or request.checkpoints or Path(request.spec).exists()

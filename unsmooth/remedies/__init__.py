@@ -68,7 +68,7 @@ def start_text(remedy: Remedy[Any]) -> str:
 
 
 def facts(remedy: Remedy[Any]) -> dict[str, str]:
-    """What a remedy declares, as labels and texts: the rows of every generated list and table."""
+    """Facts of a remedy as labels and texts: the rows of every generated list and table."""
     rows = {
         "options": option_text(remedy),
         "parameters": remedy.parameters,

@@ -7,10 +7,11 @@ are in a frozen reference, while the tokens themselves may change: patch tokens 
 training or fine-tuning. With `negative=false`, similarities below zero count as zero on both sides.
 
 The reference is a copy of the model, with its remedies, at the time when the remedy is applied, or when weights are
-loaded later (`unsmooth.load`, `--from`). Apply it to a trained model: a random one is no anchor. With
-`reference=FILE`, the reference has the weights of a safetensors file, or of a folder written by `unsmooth.save`. The
-file is read at the first training step. The copy is not part of the model: it has no keys in the state dict, is not
-saved, and does nothing in inference. It costs memory, and one forward pass without gradients per training step.
+loaded later (`unsmooth.load`, `--from`). Apply it to a trained model: a randomly initialised one is not a useful
+reference. With `reference=FILE`, the reference has the weights of a safetensors file, or of a folder written by
+`unsmooth.save`. The file is read at the first training step. The copy is not part of the model: it has no keys in the
+state dict, is not saved, and does nothing in inference. It costs memory, and one forward pass without gradients per
+training step.
 
 The tokens are those after the last block. Class, register and other tokens before the patches are excluded. The outputs
 do not change; the training loop adds the term to its loss (`unsmooth.surgery.auxiliary_loss`).

@@ -35,7 +35,7 @@ class Sink(HeadPatch):
         self.b = nn.Parameter(torch.full((attention.heads,), start))
 
     def share(self, logits: Tensor) -> Tensor:
-        """What the sink leaves of each row."""
+        """Share of each row that the sink leaves."""
         return torch.sigmoid(logits.logsumexp(dim=-1, keepdim=True) - self.over_heads(self.b))
 
     def reweight(self, weights: Tensor, logits: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ def plot_vital(
 def _lines(
     diagnoses: Sequence[Diagnosis], names: Sequence[str], key: str, parts: str | Sequence[str] | None
 ) -> list[tuple[str, str, Diagnosis, Series]]:
-    """What is drawn: name, part, diagnosis and values."""
+    """A line of the plot: name, part, diagnosis and values."""
     chosen = [parts] if isinstance(parts, str) else parts
     lines, known = [], dict[str, None]()
     for name, diagnosis in zip(names, diagnoses, strict=True):

@@ -220,7 +220,7 @@ def _skipped(diagnosis: Diagnosis) -> dict[str, dict[str, list[str]]]:
 
 
 def by_reason(skipped: dict[T, str]) -> dict[str, list[T]]:
-    """What was skipped (images or blocks), by reason."""
+    """Skipped images or blocks, by reason."""
     reasons: dict[str, list[T]] = {}
     for item, reason in skipped.items():
         reasons.setdefault(reason, []).append(item)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Picture:
-    """What a picture shows, what is normal, and what a collapse looks like."""
+    """Title of a picture, its normal appearance, and its appearance in a collapse."""
 
     title: str
     shows: str

@@ -45,7 +45,7 @@ def tables_of(group: GroupResult) -> list[TableText]:
 
 
 def _count_table(group: GroupResult, names: Sequence[str]) -> TableText:
-    """What is counted on hosts of published size: printed and counted values side by side."""
+    """Counts on hosts of published size: printed and counted values side by side."""
     headings = [f"{METRICS[name].title}: {side}" for name in names for side in ("published", "counted")]
     rows = []
     for row in group.rows:
@@ -158,7 +158,7 @@ def claim_rows(reproduction: Reproduction) -> list[ClaimRow]:
 
 
 def short_titles(reproduction: Reproduction) -> dict[str, str]:
-    """What ran in each group, by the name of the group."""
+    """Specs that ran in each group, by the name of the group."""
     return {group.name: group.ran or group.name for group in reproduction.groups}
 
 

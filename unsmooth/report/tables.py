@@ -52,7 +52,7 @@ def as_text(diagnosis: Diagnosis, width: int = 100) -> str:
 
 
 def as_rich(diagnosis: Diagnosis, before: Diagnosis | None = None) -> list[RenderableType]:
-    """The same as renderables of rich, in colour. With an earlier diagnosis the table shows the differences to it."""
+    """The text of a diagnosis as coloured renderables of rich. With an earlier one, the table shows differences."""
     images, verdict = diagnosis.images, diagnosis.conclusion
     skipped = f", {len(images.skipped)} skipped" if images.skipped else ""
     count = f"{images.count} image{'s' if images.count != 1 else ''}"
@@ -114,7 +114,7 @@ def _columns(diagnosis: Diagnosis, before: Diagnosis | None) -> dict[tuple[str, 
 
 
 def _legend(diagnosis: Diagnosis, columns: dict[tuple[str, str], str]) -> list[RenderableType]:
-    """What the headings stand for."""
+    """Legend of the column headings."""
     said = []
     for (key, part), heading in columns.items():
         title, short = diagnosis.vitals[key].title, heading.replace("\n/", "/").replace("\n", " ")

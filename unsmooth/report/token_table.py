@@ -24,7 +24,7 @@ def as_text(scores: TokenScores) -> str:
 
 
 def as_rich(scores: TokenScores) -> list[RenderableType]:
-    """What was measured, a row per block, the best block of each probe, and what was skipped."""
+    """Scores by block, the best block of each probe, and skipped items."""
     table = WideTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("block", justify="right")
     table.add_column("token\ncosine", justify="right")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def design(trial: Trial) -> list[str]:
-    """What was decided before and during the trial, one text each."""
+    """Decisions before and during the trial, one text each."""
     texts = [] if trial.power is None else [f"Detectable difference: {trial.power.text}"]
     if trial.start is not None:
         texts.append(f"All arms start from {trial.start}. {_starts(trial)}")

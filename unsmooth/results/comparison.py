@@ -52,7 +52,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs between two diagnoses. `print(comparison)` shows it.
+    """Differences between two diagnoses. `print(comparison)` shows it.
 
     Attributes:
         before: Name of the first model.

@@ -101,7 +101,7 @@ class TokenProbe:
 
 @record
 class TokenScores:
-    """What probes read from the frozen tokens of each block.
+    """Scores of probes on the frozen tokens of each block.
 
     `scores["patch", "knn"]` is one `TokenProbe`; `scores["patch", "knn"][9]` is its score of block 9. `per_image` holds
     what each score is made of, by kind of token, probe and block, so that two models can be compared on the same

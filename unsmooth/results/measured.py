@@ -1,4 +1,4 @@
-"""What a diagnosis measured: the model, the images, and the values of vitals by block."""
+"""Measurements of a diagnosis: the model, the images, and the values of vitals by block."""
 
 from __future__ import annotations
 

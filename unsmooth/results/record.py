@@ -1,4 +1,4 @@
-"""What all results share: typed values that are written to JSON and read back without loss.
+"""Base of all results: typed values that are written to JSON and read back without loss.
 
     @record
     class Finding:

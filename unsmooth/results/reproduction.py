@@ -89,7 +89,7 @@ class GroupResult:
 
     @property
     def title(self) -> str:
-        """What ran; the published name only of what was published."""
+        """Name of the model that ran; the published name only if it has the published size."""
         return self.name if self.ran is None else f"{self.ran}, in place of {self.name}"
 
 

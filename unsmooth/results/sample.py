@@ -1,4 +1,4 @@
-"""What a diagnosis keeps of a sample image: the picture, maps of some patches, and pictures of all tokens by block.
+"""A sample image in a diagnosis: the picture, maps of some patches, and pictures of all tokens by block.
 
 Everything is quantised to bytes, so that a report stays small: one byte per head, query and patch of a map, and one to
 three per patch of a picture.

@@ -94,7 +94,7 @@ class Run:
 
 @record
 class DiagnosisSummary:
-    """What a recorded trial keeps of a diagnosis: the verdict, and some vitals as means per block."""
+    """Summary of a diagnosis in a recorded trial: the verdict, and some vitals as means per block."""
 
     verdict: Verdict
     vitals: dict[str, list[float | None]]

@@ -1,4 +1,4 @@
-"""What a diagnosis concludes: findings with their evidence, limits and remedies, and the verdict."""
+"""Conclusion of a diagnosis: findings with their evidence, limits and remedies, and the verdict."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Carried:
             self._local.value = value
 
     def latest(self) -> Tensor | None:
-        """What was put last in this thread."""
+        """The value that was put last in this thread."""
         value: Tensor | None = self._compiled if torch.compiler.is_compiling() else getattr(self._local, "value", None)
         return value
 

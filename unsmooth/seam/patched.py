@@ -115,7 +115,7 @@ class PatchedForward(ViewedForward):
         return [patch for patch in self.patches.attention if patch.attention_order == self.attention_count]
 
     def is_usual(self, patches: list[Any], q: Tensor, v: Tensor, options: SdpaOptions) -> bool:
-        """Whether one patch transforms the output of an attention of which nobody asks for its map or scores."""
+        """Whether a single patch changes only the output, and no observer needs the map or the scores."""
         return (
             len(patches) == 1
             and patches[0].transforms

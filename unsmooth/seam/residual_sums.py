@@ -85,7 +85,7 @@ class ResidualSums:
 
 
 def _weighted_sum(x: Tensor, branch: Tensor, patched: PatchedSum) -> tuple[Tensor, Tensor]:
-    """What the branch adds, after its patches, and skip·x + gain·branch."""
+    """The term of the branch, after its patches, and skip·x + gain·branch."""
     for patch in patched.changes:
         branch = patch(x, branch)
     branch = branch if patched.gain == 1.0 else patched.gain * branch

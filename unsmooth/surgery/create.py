@@ -40,7 +40,7 @@ def create_model(spec: str | ModelSpec, pretrained: bool = False, **host_kwargs:
 
 
 def build_model(spec: ModelSpec, pretrained: bool = False, offline: bool = False, **host_kwargs: Any) -> nn.Module:
-    """The same. `offline` is for a spec that a saved folder names: nothing is downloaded."""
+    """Build a host from a parsed spec and apply its remedies. With `offline`, nothing is downloaded."""
     given = spec.known_host
     for remedy in spec.remedies:  # a mistake in a remedy raises before a large host is built
         remedies.options_of(remedy)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """What a remedy would do to one block: new parameters and operations, or the reason why it does not fit."""
+    """Effect of a remedy on one block: new parameters and operations, or the reason why it does not fit."""
 
     block: int
     name: str

@@ -46,7 +46,7 @@ class AppliedRemedy:
 
 @dataclass
 class Record:
-    """What is known about a model: its host, the host's anatomy, and the applied remedies in order."""
+    """Record of a model: its host, the host's anatomy, and the applied remedies in order."""
 
     host: SpecItem | None = None
     anatomy: Anatomy | None = None

@@ -25,7 +25,7 @@ QUANTILES = 2000  # of the estimated variance over seeds
 
 @dataclass(frozen=True)
 class Expectation:
-    """What is expected of the runs before they are made, and where it comes from."""
+    """Expected accuracy and disagreement of the runs before they are made, and their source."""
 
     accuracy: float
     disagreement: float

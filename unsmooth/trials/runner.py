@@ -31,7 +31,7 @@ LOOK_EVERY = 0.2  # seconds between two looks for a signal
 
 @dataclass(frozen=True)
 class _Worker:
-    """What a worker process knows: the queue of its progress reports, and its device."""
+    """State of a worker process: the queue of its progress reports, and its device."""
 
     progress: Any
     device: str

@@ -1,4 +1,4 @@
-"""What results share in notebooks: an isolated frame for a page, and tables of pandas."""
+"""Display of results in notebooks: an isolated frame for a page, and tables of pandas."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def frame(page: str, height: int) -> str:
 
 
 def packed_frame(page: str, height: int) -> str:
-    """The same for a large page with scripts, which is compressed."""
+    """An isolated frame for a large page with scripts, which is compressed."""
     text = base64.b64encode(gzip.compress(page.encode(), 6, mtime=0)).decode()
     return frame(f"<!doctype html><meta charset=utf-8><script>{UNPACK.format(text)}</script>", height)
 

@@ -1,7 +1,7 @@
 """Processes that work together on one model: a single one, or those that torchrun started.
 
-torchrun starts its workers again after one died (--max-restarts), and they meet in a store that its agent keeps. That
-store still has the addresses of the processes before, so each start meets under a name of its own. (The variable
+torchrun starts its workers again after one died (--max-restarts), and they rendezvous through a store of its agent.
+That store still has the addresses of the earlier processes, so each start uses a name of its own. (The variable
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE, which does the same, is read by the agent: a worker is too late to set it.)
 """
 
@@ -89,7 +89,7 @@ class Processes:
         return values or []
 
     def from_primary(self, action: Callable[[], T]) -> T:
-        """What an action returns in the primary process, in every process; if it fails, every process raises."""
+        """Run an action in the primary process. Every process gets its result, or raises if it fails."""
         if self.world == 1:
             return action()
         outcome: list[Any] = [None, None]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-# Arguments: name of a stage, what is done of it, and its total (None if it is unknown). A stage ends when it reaches
+# Arguments: name of a stage, number of completed steps, and their total (None if unknown). A stage ends when it reaches
 # its total, or when a stage without a total is followed by another one.
 Progress = Callable[[str, float, float | None], None]
 

@@ -90,7 +90,7 @@ class Vital:
         return self.sample if requested or self.default_sample is None else self.default_sample
 
     def site_images(self, requested: bool) -> int | None:
-        """The same for sites other than the block output."""
+        """Maximum number of images for sites other than the block output; None: all."""
         return self.site_sample if requested or self.default_site_sample is None else self.default_site_sample
 
 

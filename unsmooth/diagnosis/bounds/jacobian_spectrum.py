@@ -91,7 +91,7 @@ def robust_log_condition(values: Tensor) -> Tensor:
 def branch_function(
     model: nn.Module, anatomy: Anatomy, block: Block, images: Tensor, name: str = "attn"
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """What a branch of a block adds to the tokens (B, …) before it, as a function of these tokens, and the tokens."""
+    """The output of a branch of a block as a function of the tokens (B, …) before it, and these tokens."""
     if block.residuals.count(name) != 1:
         raise Undefined(f"its {name} branch has no single residual sum")
     if block.holder:

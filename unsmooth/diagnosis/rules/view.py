@@ -1,4 +1,4 @@
-"""What the rules read of a diagnosis."""
+"""View of a diagnosis for the rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unsmooth.results.verdict import Evidence
 
 @dataclass(frozen=True)
 class DiagnosisView:
-    """What the rules read of a diagnosis: means by vital, part and block."""
+    """View of a diagnosis for the rules: means by vital, part and block."""
 
     model: ModelInfo
     vitals: dict[str, VitalResult]
@@ -28,7 +28,7 @@ class DiagnosisView:
         return self._means(vital.parts if vital is not None else {}, part)
 
     def means_at_random(self, key: str, part: str = "") -> list[float | None]:
-        """The same at random initialisation."""
+        """Mean of a vital by block of the random reference."""
         return self._means(self.reference.vitals.get(key, {}) if self.reference is not None else {}, part)
 
     def _means(self, parts: dict[str, Series], part: str) -> list[float | None]:

@@ -100,7 +100,7 @@ def _shifted(c: Tensor, turned: Tensor) -> Tensor:
 
 
 def shift(bias: Tensor, b: int) -> Tensor:
-    """What is added to the products so that the bias is added to the tokens: ``[4, 1, 2 T b k]``."""
+    """Terms added to the products so that the bias is added to the tokens: ``[4, 1, 2 T b k]``."""
     return residues(0.25 * _cut(bias, b).permute(2, 0, 1, 3).flatten(1)).flatten(1).unsqueeze(1)
 
 
