@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unsmooth.report.token_table import METRICS, PROBES, TOKENS
+from unsmooth.report.token_names import METRICS, PROBES, TOKENS
 from unsmooth.report.trial_rows import ScoreTable, score_table
 
 if TYPE_CHECKING:
