@@ -34,7 +34,7 @@ from unsmooth.trials.directory import TrialDirectory
 ROOT = Path(__file__).parent.parent
 TRIALS, PICTURES = ROOT / "results" / "trials", ROOT / "docs" / "images" / "trials"
 OF_TRIAL = ("power.json", "start.json", "diagnosis.json")
-OF_RUN = ("run.json", "metrics.jsonl", "scores.npz", "result.json")
+OF_RUN = ("run.json", "metrics.jsonl", "scores.npz", "tokens.npz", "result.json")
 VITALS = ("token_cosine", "effective_rank", "log_condition", "attention_entropy")
 
 

@@ -10,7 +10,7 @@ import json
 from tools.markdown import DOCS, RESULTS, page, table, whole
 from unsmooth.report.figures import save
 from unsmooth.report.token_figure import token_figure
-from unsmooth.report.token_table import METRICS, PROBES, TOKENS
+from unsmooth.report.token_names import METRICS, PROBES, TOKENS
 from unsmooth.results.evaluation import BlockScore, Evaluation, TokenProbe, TokenScores
 
 RECORD = RESULTS / "dense_saliency_vits14.json"

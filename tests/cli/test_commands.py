@@ -16,9 +16,10 @@ OPTIONS = {
     "bench": "--amp --batch-size --device --image-size --json --no-throughput --out --precision --rounds --throughput "
     "--training",
     "check": "--device",
-    "compare": "--cluster --confidence --controls --costs --data --data-dir --device --from --jobs --json --no-costs "
-    "--out --power --pretrained --recipe --robustness --run-cpus --run-gpus --seeds --strict-data --sweep "
-    "--sweep-epochs --until --val-data --vitals --workers",
+    "compare": "--cluster --confidence --controls --costs --data --data-dir --device --from --jobs --json "
+    "--mask-classes --memory-images --memory-tokens --neighbours --no-costs --no-reduce-zero-label --out --power "
+    "--pretrained --recipe --reduce-zero-label --robustness --run-cpus --run-gpus --seeds --strict-data --sweep "
+    "--sweep-epochs --tokens --until --val-data --vitals --workers",
     "demo": "--jobs --out",
     "diagnose": "--batch-size --blocks --checkpoint --data-dir --device --format --images --json --limit --no-prefix "
     "--no-reference --out --prefix --pretrained --quick --reference --vitals",

@@ -44,6 +44,7 @@ def takes_settings(
         names: Names of options that differ from the names of their fields.
     """
     infos = [info for info in describe(cls) if info.name not in without]
+    infos.sort(key=lambda info: info.name not in inspect.get_annotations(cls))  # inherited options last
 
     def decorate(function: Command) -> Command:
         def command(**values: Any) -> None:

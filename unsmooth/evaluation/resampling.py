@@ -37,6 +37,26 @@ def resampled_miou(weights: Array, correct: Array, predicted: Array, labelled: A
     return np.asarray(iou.sum(1) / np.maximum(there.sum(1), 1))
 
 
+def image_values(*counts: Array) -> Array:
+    """A value per image, whose mean over images is the score and whose variance over images gives its standard error.
+
+    Of accuracy, from whether each image is correct: 0 or 1. Of mIoU, from the counts of `resampled_miou`: its
+    first-order expansion in the weights of the images (the infinitesimal jackknife),
+
+        zᵢ = mIoU + n mean_c (hᵢ_c − IoU_c uᵢ_c) / Σⱼ uⱼ_c
+
+    for n images, with h correct pixels and u that are labelled or predicted, by class c.
+    """
+    if len(counts) == 1:
+        return np.asarray(counts[0].astype(np.float64))
+    hits, guesses, pixels = (one.astype(np.float64) for one in counts)
+    unions = pixels + guesses - hits
+    union = unions.sum(0)
+    hits, unions, union = (one[..., union > 0] for one in (hits, unions, union))
+    iou = hits.sum(0) / union
+    return np.asarray(iou.mean() + len(hits) * ((hits - iou * unions) / union).mean(1))
+
+
 def interval(values: Array) -> tuple[float, float]:
     """95 % percentile interval of resampled values, whose first is that of the data."""
     low, high = np.percentile(values[1:], [2.5, 97.5])

@@ -1,4 +1,4 @@
-"""Settings of `unsmooth evaluate` and `unsmooth bench`."""
+"""Settings of `unsmooth evaluate` and `unsmooth bench`, and of token scores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,19 @@ Device = Annotated[str, BeforeValidator(_device_name)]
 
 
 @options
-class EvaluateSettings:
+class TokenOptions:
+    """What scores the frozen tokens of each block, in `evaluate` and in `compare`."""
+
+    tokens: DataText | None = option("data with labels or masks that score the tokens of each block", default=None)
+    memory_images: int = option("training images that token probes are fitted on", default=1000, low=2)
+    memory_tokens: int = option("with masks: patch tokens kept per block", default=8192, low=2)
+    neighbours: int = option("neighbours that vote in token probes", default=20, low=1)
+    mask_classes: int = option("number of classes of the masks", default=150, low=2)
+    reduce_zero_label: bool = option("treat mask value 0 as unlabelled and 1 as the first class", default=True)
+
+
+@options
+class EvaluateSettings(TokenOptions):
     """Test sets and settings of one evaluation."""
 
     label = "evaluate"
@@ -34,12 +46,6 @@ class EvaluateSettings:
     imagenet_r: FilePath | None = option("ImageNet-R folder, class folders by synset", default=None)
     real: FilePath | None = option("ImageNet validation folder, scored with ReaL labels", default=None)
     corrupted: FilePath | None = option("folder of corrupted copies, CORRUPTION/SEVERITY/CLASS/…", default=None)
-    tokens: DataText | None = option("data with labels or masks that score the tokens of each block", default=None)
-    memory_images: int = option("training images that token probes are fitted on", default=1000, low=2)
-    memory_tokens: int = option("with masks: patch tokens kept per block", default=8192, low=2)
-    neighbours: int = option("neighbours that vote in token probes", default=20, low=1)
-    mask_classes: int = option("number of classes of the masks", default=150, low=2)
-    reduce_zero_label: bool = option("treat mask value 0 as unlabelled and 1 as the first class", default=True)
     throughput: bool = option("measure images per second", default=False)
     batch_size: int = option("images per batch", default=64, low=1)
     workers: int = option("worker processes that load images", default=0, low=0)

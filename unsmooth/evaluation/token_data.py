@@ -100,6 +100,13 @@ class _Resize:
         return self.normalise(image.resize(self.size, self.filter)), torch.from_numpy(np.array(labels))
 
 
+def open_token_data(
+    data: str | Path | Splits, prepare: Preprocessing, settings: EvaluateSettings
+) -> LabelData | MaskData:
+    """Open data with masks if it has the layout of ADE20K, otherwise data with labels."""
+    return MaskData(data, prepare, settings) if has_masks(data) else LabelData(data, prepare, settings)
+
+
 def has_masks(data: str | Path | Splits) -> bool:
     if isinstance(data, Splits):
         return False

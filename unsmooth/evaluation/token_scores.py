@@ -27,7 +27,7 @@ from unsmooth.diagnosis.probe import probe
 from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.resampling import draw_weights, interval, resampled_accuracy, resampled_miou
 from unsmooth.evaluation.settings import EvaluateSettings
-from unsmooth.evaluation.token_data import LabelData, MaskData, TokenBatch, has_masks
+from unsmooth.evaluation.token_data import LabelData, MaskData, TokenBatch, open_token_data
 from unsmooth.evaluation.token_probes import (
     LinearProbe,
     NearestNeighbours,
@@ -99,7 +99,7 @@ def token_scores(
     if settings.device is not None or not isinstance(model, nn.Module):
         host.to(choose_device(settings.device, mps=False))
     prepare = preprocessing(host, settings.image_size)
-    source = MaskData(data, prepare, settings) if has_masks(data) else LabelData(data, prepare, settings)
+    source = open_token_data(data, prepare, settings)
     anatomy, total, done = anatomy_of(host), source.memory + source.queries, 0
 
     def advance(images: int) -> None:

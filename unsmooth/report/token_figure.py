@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from unsmooth.report import panels
 from unsmooth.report.figures import new_figure
-from unsmooth.report.token_table import METRICS, PROBES, TOKENS
+from unsmooth.report.token_names import METRICS, PROBES, TOKENS
 
 if TYPE_CHECKING:
     from unsmooth.results.evaluation import TokenScores

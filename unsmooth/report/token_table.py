@@ -9,14 +9,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from unsmooth.report.terminal import WideTable, plain_text
+from unsmooth.report.token_names import METRICS, PROBES, TOKENS
 from unsmooth.utils.text import blocks_text
 
 if TYPE_CHECKING:
     from unsmooth.results.evaluation import BlockScore, TokenProbe, TokenScores
-
-TOKENS = {"patch": "patch tokens", "mean": "mean token", "class": "class token"}
-PROBES = {"knn": "kNN", "linear": "linear"}
-METRICS = {"miou": "mIoU", "accuracy": "accuracy"}
 
 
 def as_text(scores: TokenScores) -> str:

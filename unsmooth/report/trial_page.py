@@ -10,6 +10,7 @@ from unsmooth.report import trial_rows, trial_values
 from unsmooth.report.charts import curves, models
 from unsmooth.report.page import STATES, assets, by_family, by_reason, environment
 from unsmooth.report.trial_design import design, interval_level, untuned_fields
+from unsmooth.report.trial_tokens import token_note, token_tables
 from unsmooth.report.values import merged
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def trial_page(trial: Trial) -> str:
         results=trial_rows.results(trial),
         flop_unit=trial_rows.flop_unit(trial)[0],
         robustness=trial_rows.robustness(trial),
+        tokens=token_tables(trial),
+        token_note=token_note(trial),
         design=design(trial),
         level=interval_level(trial),
         untuned={arm.name: fields for arm in trial.arms if (fields := untuned_fields(arm))},

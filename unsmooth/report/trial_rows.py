@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -76,8 +77,8 @@ class ArmRow:
 
 
 @dataclass(frozen=True)
-class RobustnessCell:
-    """The accuracy of an arm on one kind of images, and its difference from the first arm."""
+class ScoreCell:
+    """The score of an arm under one condition, and its difference from the first arm."""
 
     name: str
     text: str
@@ -87,19 +88,20 @@ class RobustnessCell:
 
 
 @dataclass(frozen=True)
-class RobustnessRow:
-    """The accuracies of an arm, one cell per kind of images."""
+class ScoreRow:
+    """The scores of an arm, one cell per condition."""
 
     index: int
-    cells: list[RobustnessCell]
+    cells: list[ScoreCell]
 
 
 @dataclass(frozen=True)
-class Robustness:
-    """Kinds of perturbed images, and one row per arm."""
+class ScoreTable:
+    """Conditions, such as kinds of perturbed images or blocks, and one row per arm."""
 
+    title: str
     conditions: list[str]
-    rows: list[RobustnessRow]
+    rows: list[ScoreRow]
 
 
 def forest(trial: Trial) -> Forest:
@@ -161,25 +163,33 @@ def results(trial: Trial) -> list[ArmRow]:
     ]  # fmt: skip
 
 
-def robustness(trial: Trial) -> Robustness:
+def robustness(trial: Trial) -> ScoreTable:
     """Accuracy of every arm on every kind of perturbed images."""
-    digits = decimals(trial)
     conditions = list(dict.fromkeys(name for arm in trial.arms for name in arm.robustness))
+    by_arm = [
+        [
+            (None, None) if score is None else (score.top1, score.difference)
+            for score in (arm.robustness.get(name) for name in conditions)
+        ]
+        for arm in trial.arms
+    ]
+    return score_table(trial, "Accuracy on perturbed images", conditions, by_arm, decimals(trial))
+
+
+def score_table(
+    trial: Trial, title: str, conditions: list[str],
+    by_arm: Sequence[Sequence[tuple[Spread | None, Difference | None]]], digits: int,
+) -> ScoreTable:  # fmt: skip
+    """A table of scores, and differences from the first arm, by arm and condition."""
     rows = []
-    for i, arm in enumerate(trial.arms):
+    for i, (arm, scores) in enumerate(zip(trial.arms, by_arm, strict=True)):
         cells = []
-        for name in conditions:
-            score = arm.robustness.get(name)
-            difference = None if score is None else score.difference
-            cell = percent_cell(None if score is None else score.top1, digits, _missing(arm))
-            cells.append(
-                RobustnessCell(
-                    name, cell.text, cell.more, "" if difference is None else text_of(difference, digits),
-                    difference is not None and difference.shown,
-                )
-            )  # fmt: skip
-        rows.append(RobustnessRow(i, cells))
-    return Robustness(conditions, rows)
+        for name, (score, difference) in zip(conditions, scores, strict=True):
+            cell = percent_cell(score, digits, _missing(arm))
+            said, shown = ("", False) if difference is None else (text_of(difference, digits), difference.shown)
+            cells.append(ScoreCell(name, cell.text, cell.more, said, shown))
+        rows.append(ScoreRow(i, cells))
+    return ScoreTable(title, conditions, rows)
 
 
 def percent(fraction: float | None, digits: int) -> str:

@@ -13,10 +13,11 @@ from rich.text import Text
 from unsmooth.report.formatting import letter
 from unsmooth.report.terminal import WideTable, plain_text
 from unsmooth.report.trial_design import design, interval_level, untuned_fields
+from unsmooth.report.trial_tokens import title_of, token_columns, token_note
 from unsmooth.report.trial_values import decimals, signed_points
 
 if TYPE_CHECKING:
-    from unsmooth.results.trial import Arm, Difference, Speed, Trial
+    from unsmooth.results.trial import Arm, Difference, Speed, Spread, Trial
 
 NAME = 19  # columns for names, so that the table has 80; longer ones are listed above it, and letters stand for them
 
@@ -30,13 +31,14 @@ def as_rich(trial: Trial) -> list[RenderableType]:
     table = WideTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, show_edge=False)
     names = [folded(arm.name) for arm in trial.arms]
     lettered = any(len(line) > NAME for name in names for line in name.split("\n"))
+    heads = [letter(i) if lettered else escape(name) for i, name in enumerate(names)]
     table.add_column("arm", no_wrap=True)
     table.add_column("top-1 %", justify="right", no_wrap=True)
     table.add_column("difference", no_wrap=True)
     for heading in ("params", "MFLOPs", "infer", "train"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for i, (arm, name) in enumerate(zip(trial.arms, names, strict=True)):
-        table.add_row(letter(i) if lettered else escape(name), *_row(arm, decimals(trial)))
+    for i, arm in enumerate(trial.arms):
+        table.add_row(heads[i], *_row(arm, decimals(trial)))
     legend = [Text(f"{letter(i)}  {arm.name}") for i, arm in enumerate(trial.arms)] if lettered else []
     data, seeds = trial.data, len(trial.seeds)
     corrected = f"; * after Holm's correction for {trial.comparisons} comparisons" if trial.comparisons else ""
@@ -53,7 +55,34 @@ def as_rich(trial: Trial) -> list[RenderableType]:
             text = ", ".join(f"{name} = {value}" for name, value in own.items())
             note += f" Not on the same budget: {escape(arm.name)} alone has {escape(text)}."
     notes = [f"[dim]{escape(text)}[/dim]\n" for text in design(trial)]
-    return [*legend, table, f"[dim]{note}[/dim]\n", *notes, f"[bold]{escape(trial.verdict.text)}[/bold]"]
+    verdict = f"[bold]{escape(trial.verdict.text)}[/bold]"
+    return [*legend, table, f"[dim]{note}[/dim]\n", *_tokens(trial, heads), *notes, verdict]
+
+
+def _tokens(trial: Trial, heads: list[str]) -> list[RenderableType]:
+    """Scores of frozen tokens: a table per kind of token and probe, a note, and what has no score."""
+    if trial.tokens is None:
+        return []
+    pieces: list[RenderableType] = []
+    for probe in trial.tokens.probes:
+        table = WideTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, show_edge=False)
+        table.add_column("arm", no_wrap=True)
+        columns = token_columns(trial, probe)
+        for heading in columns:
+            table.add_column(f"{heading}, %", justify="right", no_wrap=True)
+            table.add_column("difference", no_wrap=True)
+        for head, *scores in zip(heads, *columns.values(), strict=True):
+            table.add_row(head, *(cell for score in scores for cell in _score(*score)))
+        pieces += [Text(title_of(probe)), table, ""]
+    missing = [f"{name}: {reason}" for name, reason in trial.tokens.missing.items()]
+    return [*pieces, *(f"[dim]{escape(text)}[/dim]\n" for text in (token_note(trial), *missing) if text)]
+
+
+def _score(score: Spread | None, difference: Difference | None) -> tuple[str, str]:
+    if score is None or score.mean is None:
+        return "–", ""
+    deviation = "" if score.sd is None else f"\n± {100 * score.sd:.1f}"
+    return f"{100 * score.mean:.1f}{deviation}", "" if difference is None else _difference(difference, 1)
 
 
 def folded(name: str) -> str:

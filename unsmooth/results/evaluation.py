@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from unsmooth.tasks.classification.scores import Scores
 
 
+TokenKind = Literal["patch", "mean", "class"]
+ProbeName = Literal["knn", "linear"]
+TokenMetric = Literal["miou", "accuracy"]
+
+
 @record
 class EvaluatedModel:
     name: str
@@ -87,9 +92,9 @@ class TokenProbe:
         blocks: Score of each block that has one.
     """
 
-    tokens: Literal["patch", "mean", "class"]
-    probe: Literal["knn", "linear"]
-    metric: Literal["miou", "accuracy"]
+    tokens: TokenKind
+    probe: ProbeName
+    metric: TokenMetric
     blocks: list[BlockScore]
 
     def __getitem__(self, block: int) -> BlockScore:

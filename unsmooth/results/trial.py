@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionW
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.results.bench import Quartiles
 from unsmooth.results.diagnosis import Diagnosis
+from unsmooth.results.evaluation import ProbeName, TokenKind, TokenMetric
 from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Reported, Result, if_set, record
 from unsmooth.results.verdict import Verdict
@@ -30,7 +31,7 @@ class Spread:
 
 @record
 class Difference:
-    """Difference in accuracy from the first arm, with its interval; all values are fractions.
+    """Difference in accuracy, or of a token score, from the first arm, with its interval; all values are fractions.
 
     `shown` is true if the interval excludes zero, and `p` is the smallest level at which it does. If the trial makes
     several comparisons, `p_holm` is p after Holm's correction and `survives` says whether the difference is shown after
@@ -249,6 +250,99 @@ class Arm:
 
 
 @record
+class BlockSpread:
+    """Score of the frozen tokens of one block of an arm, over seeds."""
+
+    block: int
+    score: Spread
+
+
+@record
+class ArmTokens:
+    """Scores of the frozen tokens of an arm with one probe, by block.
+
+    Attributes:
+        arm: Name of the arm.
+        blocks: Blocks that were scored with at least one seed.
+        last: Difference of the last scored block from that of the first arm.
+        best: Difference from the first arm at the block that is best in the first arm; None if this arm lacks it.
+    """
+
+    arm: str
+    blocks: list[BlockSpread]
+    last: Difference | None = if_set()
+    best: Difference | None = if_set()
+
+    def __getitem__(self, block: int) -> BlockSpread:
+        for one in self.blocks:
+            if one.block == block:
+                return one
+        raise unknown("block", str(block), [str(one.block) for one in self.blocks], owner=f"the scores of {self.arm}")
+
+
+@record
+class TrialProbe:
+    """Scores of one kind of token with one probe, by arm.
+
+    Attributes:
+        tokens: "patch" (each patch token), "mean" (mean of the patch tokens) or "class" (class token).
+        probe: "knn" (nearest neighbours) or "linear" (ridge regression).
+        metric: "miou" or "accuracy".
+        best: Block of the first arm with the highest mean score; None if the first arm has no scores.
+        arms: Arms that have scores.
+    """
+
+    tokens: TokenKind
+    probe: ProbeName
+    metric: TokenMetric
+    best: int | None
+    arms: list[ArmTokens]
+
+    def __getitem__(self, name: str) -> ArmTokens:
+        for arm in self.arms:
+            if arm.arm == name:
+                return arm
+        raise unknown("arm", name, [arm.arm for arm in self.arms], owner="these scores")
+
+
+@record
+class TrialTokens:
+    """What the frozen tokens of the final models are worth on data with labels or masks.
+
+    `trial.tokens["patch", "knn"]["attn_scale"].last` is the difference of an arm at the last block.
+
+    Attributes:
+        data: Name of the data.
+        images: Query images, which are scored.
+        memory_images: Images that the probes are fitted on.
+        memory_tokens: Most patch tokens of them that were kept for a block; 0 without masks.
+        neighbours: Neighbours that vote.
+        chance: Score of always predicting the most frequent class of the memory; None if no arm has scores.
+        probes: Scores by kind of token and probe.
+        missing: By arm, why it or some of its blocks or seeds have no scores.
+    """
+
+    data: str
+    images: int
+    memory_images: int
+    memory_tokens: int
+    neighbours: int
+    chance: float | None
+    probes: list[TrialProbe]
+    missing: dict[str, str]
+
+    def keys(self) -> list[tuple[str, str]]:
+        """Kinds of token and probe."""
+        return [(probe.tokens, probe.probe) for probe in self.probes]
+
+    def __getitem__(self, key: tuple[str, str]) -> TrialProbe:
+        for probe in self.probes:
+            if (probe.tokens, probe.probe) == tuple(key):
+                return probe
+        raise unknown("probe", "/".join(key), ["/".join(known) for known in self.keys()], owner="these scores")
+
+
+@record
 class TrialData:
     """The data of a trial: numbers of images, and the images that were skipped with the reason."""
 
@@ -296,6 +390,7 @@ class Trial(Reported, Result):
         power: The detectable difference, stated before the first run.
         stopping: When and why a sequential trial stopped; None if the number of seeds was fixed.
         start: The weights that all arms started from; None for random weights.
+        tokens: Scores of the frozen tokens of the final models by block, if they were asked for.
 
     Example:
         >>> import tempfile, unsmooth
@@ -322,6 +417,7 @@ class Trial(Reported, Result):
     power: Power | None = if_set()
     stopping: Stopping | None = if_set()
     start: str | None = if_set()
+    tokens: TrialTokens | None = if_set()
 
     @property
     def comparisons(self) -> int:

@@ -15,6 +15,7 @@ from unsmooth.trials.arms import PlannedArm
 from unsmooth.trials.runs import TrialRuns
 from unsmooth.trials.sequential import FIRST_LOOK
 from unsmooth.trials.sweep import OPTIONS, Sweep
+from unsmooth.trials.tokens import check_tokens
 
 
 def check_trial(runs: TrialRuns, sweep: Sweep | None) -> None:
@@ -36,6 +37,7 @@ def check_trial(runs: TrialRuns, sweep: Sweep | None) -> None:
         if sweep is not None or not all(directory.run(arm, seed).done for seed in runs.seeds):
             model = build(arm.spec, splits.classes, runs.recipe_of(arm), 0, settings.checkpoint, settings.pretrained)
             check_patches(model, picture, str(arm.spec), splits.name)
+    check_tokens(runs)
 
 
 def check_run_directories(runs: TrialRuns) -> None:

@@ -22,7 +22,14 @@ from unsmooth.trials.arms import plan_arms
 from unsmooth.trials.checks import check_run_directories, check_trial
 from unsmooth.trials.controls import control_arms
 from unsmooth.trials.directory import TrialDirectory
-from unsmooth.trials.measure import diagnose_arms, measure_costs, measure_differences, measure_robustness, read_arm
+from unsmooth.trials.measure import (
+    confidence_of,
+    diagnose_arms,
+    measure_costs,
+    measure_differences,
+    measure_robustness,
+    read_arm,
+)
 from unsmooth.trials.power import power_of, state_power
 from unsmooth.trials.rounds import train_runs
 from unsmooth.trials.runner import AllRuns, threads_per_job
@@ -30,6 +37,7 @@ from unsmooth.trials.runs import OnStage, TrialRuns
 from unsmooth.trials.settings import CompareSettings
 from unsmooth.trials.start import measure_starts, start_of
 from unsmooth.trials.sweep import read_sweep, run_sweep, sweep_jobs, with_chosen
+from unsmooth.trials.tokens import measure_tokens
 from unsmooth.trials.verdict import trial_verdict
 from unsmooth.utils.files import write
 from unsmooth.utils.processes import init_processes
@@ -121,6 +129,7 @@ def compare(
         diagnose_arms(results, runs, report_stage)
     if chosen.robustness:
         measure_robustness(results, runs, report_stage)
+    tokens = measure_tokens(runs, confidence_of(runs, planned), report_stage)
     if chosen.costs:
         measure_costs(results, runs, report_stage)
     trial = Trial(
@@ -131,6 +140,7 @@ def compare(
             machine=platform.machine(), threads=threads_per_job(chosen.jobs), jobs=chosen.jobs, device=runs.device,
         ),
         verdict=trial_verdict(results, chosen.seeds, stopped), power=stated, stopping=stopped, start=start_of(runs),
+        tokens=tokens,
     )  # fmt: skip
     trial.to_json(directory.result)
     trial.save(directory.report)

@@ -8,6 +8,7 @@ TRIAL/start.json              accuracies before the first step, if the arms star
 TRIAL/sweep/ARM/FIELD=VALUE/  a run directory of `train` on part of the training images, to choose a value
 TRIAL/runs/ARM/diagnosis.json the diagnosis of the final model of the first seed
 TRIAL/runs/ARM/seedN/         a run directory of `train`
+TRIAL/runs/ARM/seedN/tokens.npz  token scores of its final model, with a value per query image
 
 PRESCRIPTION/prescription.json    the result
 PRESCRIPTION/report.html          the report
@@ -75,6 +76,9 @@ class TrialDirectory:
 
     def run_path(self, arm: PlannedArm, seed: int) -> Path:
         return self.arm(arm) / f"seed{arm.first_seed + seed}"
+
+    def tokens(self, arm: PlannedArm, seed: int) -> Path:
+        return self.run_path(arm, seed) / "tokens.npz"
 
     def run(self, arm: PlannedArm, seed: int) -> RunDir:
         return RunDir(self.run_path(arm, seed))

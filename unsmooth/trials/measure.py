@@ -21,7 +21,7 @@ from unsmooth.tasks.classification.scores import score_each
 from unsmooth.trials.arms import PlannedArm
 from unsmooth.trials.runs import Correct, OnStage, TrialRuns, paired_arrays
 from unsmooth.trials.sequential import look_confidence, share
-from unsmooth.trials.statistics import holm, paired_difference
+from unsmooth.trials.statistics import Array, holm, paired_difference
 
 DIAGNOSED = 64  # validation images per diagnosis
 BATCH = 32
@@ -37,8 +37,8 @@ def read_arm(arm: PlannedArm, runs: TrialRuns, failures: dict[str, str]) -> Arm:
     return Arm(
         name=arm.name, spec=str(arm.spec), folder=str(directory.arm(arm).relative_to(directory.path)),
         parameters=None, flops=None, training=None, inference=None,
-        top1=_spread([run.top1 for run in results]), top5=_spread([run.top5 for run in results]),
-        loss=_spread([run.loss for run in results]),
+        top1=spread([run.top1 for run in results]), top5=spread([run.top5 for run in results]),
+        loss=spread([run.loss for run in results]),
         difference=None, robustness={}, runs=results, diagnosis=None, recipe=dict(arm.fields),
         control=arm.control,
     )  # fmt: skip
@@ -138,7 +138,7 @@ def measure_robustness(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnSta
         for i, (result, own) in enumerate(zip(arms, by_arm, strict=True)):
             top1 = [None if run is None else float(np.mean(list(run.values()))) for run in own]
             difference = _difference(own, by_arm[0], runs.settings.confidence) if i else None
-            result.robustness[test] = RobustnessScore(_spread(top1), difference)
+            result.robustness[test] = RobustnessScore(spread(top1), difference)
 
 
 def measure_costs(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -> None:
@@ -156,7 +156,8 @@ def measure_costs(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -
         )
 
 
-def _spread(values: Sequence[float | None]) -> Spread:
+def spread(values: Sequence[float | None]) -> Spread:
+    """Mean and standard deviation over the seeds that have a value."""
     known = [value for value in values if value is not None]
     return Spread(
         mean=float(np.mean(known)) if known else None,
@@ -170,7 +171,12 @@ def _difference(own: Sequence[Correct | None], base: Sequence[Correct | None], c
     arrays = paired_arrays(own, base)
     if arrays is None:
         return None
-    difference = paired_difference(*arrays, confidence)
+    finished = [a is not None and b is not None for a, b in zip(own, base, strict=True)]
+    return difference_over(finished, *arrays, confidence)
+
+
+def difference_over(finished: Sequence[bool], own: Array, base: Array, confidence: float) -> Difference:
+    """The paired difference of two arrays (seeds, images) of the finished seeds; None in `by_seed` for the others."""
+    difference = paired_difference(own, base, confidence)
     measured = iter(difference.by_seed)
-    by_seed = [None if a is None or b is None else next(measured) for a, b in zip(own, base, strict=True)]
-    return copy_with(difference, by_seed=by_seed)
+    return copy_with(difference, by_seed=[next(measured) if there else None for there in finished])

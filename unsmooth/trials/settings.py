@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
+from unsmooth.evaluation.settings import TokenOptions
 from unsmooth.utils.options import DataText, FilePath, option, options
 
 
@@ -24,7 +25,7 @@ SweepText = Annotated[str, BeforeValidator(_sweep_text)]
 
 
 @options
-class CompareSettings:
+class CompareSettings(TokenOptions):
     """Settings of one trial."""
 
     label = "compare"

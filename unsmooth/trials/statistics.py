@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 def paired_difference(own: Array, base: Array, confidence: float = 0.95) -> Difference:
-    """Difference in accuracy of two arms, paired by seed and image.
+    """Difference in accuracy, or of another mean over images, of two arms, paired by seed and image.
 
     The interval holds for new seeds and new images. Seeds s and images i are crossed random effects: the difference
     d(s, i) ∈ {−1, 0, 1} has a variance over seeds, one over images, and one of both, which the mean squares of a
@@ -34,7 +34,8 @@ def paired_difference(own: Array, base: Array, confidence: float = 0.95) -> Diff
     The p-value is the smallest α whose interval of level 1 − α excludes zero.
 
     Args:
-        own: Whether each prediction is correct, an array (seeds, images) of booleans.
+        own: Whether each prediction is correct, an array (seeds, images) of booleans, or any value per image whose mean
+            is a score, such as those of `unsmooth.evaluation.resampling.image_values`.
         base: The same for the arm to compare with.
         confidence: Confidence level of the interval.
 
