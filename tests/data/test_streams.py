@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import json
 import multiprocessing
+import os
+import shutil
 import tarfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +23,7 @@ from PIL import Image
 from timm.data import create_transform
 
 from tests.support.streams import LENGTHS, noted_stream
+from unsmooth.data import streams
 from unsmooth.data.batches import TrainingBatches, evaluation_batches
 from unsmooth.data.datasets import ImageDataset
 from unsmooth.data.images import Example, ImageReadError, Images, Stream
@@ -50,6 +54,13 @@ def shard(path: Path, indices: range, **other: dict[int, bytes]) -> None:
                     about = tarfile.TarInfo(f"sub/{i:04d}.{suffix}")
                     about.size = len(content)
                     file.addfile(about, io.BytesIO(content))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Indices of shards are kept in a folder of the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "unsmooth" / "shards"
 
 
 @pytest.fixture
@@ -237,6 +248,48 @@ def test_classes_that_nobody_knows(shards: Path, monkeypatch: pytest.MonkeyPatch
         open_splits("wds/toy", root=shards)
     for splits in (open_splits("wds/toy", root=shards, classes=4), open_splits("wds/toy||4", root=shards)):
         assert splits.classes == 4 and stream(splits.train).num_classes == stream(splits.val).num_classes == 4
+
+
+def test_shards_are_counted_by_one_process(
+    shards: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """`_info.json` has no lengths here."""
+    log, count = shards / "log", streams._shard_labels
+
+    def noted(path: str, key: str) -> Iterator[int]:
+        with log.open("a") as file:
+            file.write(f"{Path(path).name}\n")
+        time.sleep(0.05)  # the other process opens the shards meanwhile
+        return count(path, key)
+
+    def opened() -> list[str]:
+        """The shards that are counted when two processes open them."""
+        log.write_text("")
+        context = multiprocessing.get_context("fork")
+        processes = [context.Process(target=open_and_check) for _ in range(2)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0, 0]
+        return log.read_text().split()
+
+    def open_and_check() -> None:
+        train = stream(open_source("wds/toy@train", shards))
+        assert train.shards is not None and train.shards.lengths == (10, 10, 10)
+        assert train.read_labels is not None and train.read_labels() == {0, 1, 2}
+
+    monkeypatch.setattr("unsmooth.data.streams._shard_labels", noted)
+    files = [f"toy-train-{k}.tar" for k in range(3)]
+    assert opened() == files and opened() == []
+    (index,) = own_cache.iterdir()
+    index.write_text(index.read_text()[:20])  # its process was killed
+    assert opened() == files and opened() == []
+    os.utime(shards / files[0], (1, 1))
+    assert opened() == files, "a shard was written again"
+    shutil.rmtree(own_cache)
+    own_cache.write_text("a folder that cannot be written")
+    assert sorted(opened()) == sorted(2 * files)
 
 
 # Hugging Face
