@@ -101,6 +101,18 @@ def test_broken_images_are_listed_and_do_not_shift_samples(tmp_path: Path) -> No
         same(one[key], two[key], key)
 
 
+def test_a_first_process_without_a_valid_image_is_an_error_of_all(tmp_path: Path) -> None:
+    images = pictures(tmp_path / "images", 8, broken=(0, 1, 3, 6))  # the first four by class
+
+    def work(rank: int) -> None:
+        processes = init_processes("cpu")
+        with pytest.raises(UnsmoothError, match="all images of the first process are broken"):
+            diagnose(deit(), images, vitals="token_cosine", batch_size=4, processes=processes, progress=False)
+        processes.close()
+
+    assert together(2, work) == [0, 0]
+
+
 @pytest.mark.parametrize("broken", [(), ((0, 1), (0, 2), (5, 3))], ids=["", "broken"])
 def test_each_process_reads_its_part_of_a_stream(tmp_path: Path, broken: tuple[tuple[int, int], ...]) -> None:
     """Of 72 images in 8 shards, the first process takes 40 in 5 batches and the second the other 32."""
