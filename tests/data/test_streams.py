@@ -5,7 +5,11 @@ from __future__ import annotations
 import io
 import json
 import multiprocessing
+import os
+import shutil
 import tarfile
+import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -18,9 +22,11 @@ import torch
 from PIL import Image
 from timm.data import create_transform
 
+from tests.support.streams import LENGTHS, noted_stream
+from unsmooth.data import streams
 from unsmooth.data.batches import TrainingBatches, evaluation_batches
 from unsmooth.data.datasets import ImageDataset
-from unsmooth.data.images import Example, ImageReadError, Images, Shards, Stream
+from unsmooth.data.images import Example, ImageReadError, Images, Stream
 from unsmooth.data.random_access import as_images
 from unsmooth.data.sources import open_images, open_source
 from unsmooth.data.splits import limit_splits, open_splits
@@ -48,6 +54,13 @@ def shard(path: Path, indices: range, **other: dict[int, bytes]) -> None:
                     about = tarfile.TarInfo(f"sub/{i:04d}.{suffix}")
                     about.size = len(content)
                     file.addfile(about, io.BytesIO(content))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Indices of shards are kept in a folder of the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "unsmooth" / "shards"
 
 
 @pytest.fixture
@@ -133,7 +146,9 @@ def test_a_file_that_was_begun_here_is_begun_anew_in_workers(shards: Path) -> No
     pictures = ImageDataset(open_splits("wds/toy", root=shards).train, TRANSFORM, 3)
     wanted = [pictures[(i, None)].image for i in range(30)]
     assert pictures[(0, None)].label == 0  # begun anew, and open
-    actual = torch.cat([batch.images for batch in evaluation_batches(pictures, 3, workers=2)])
+    batches = list(evaluation_batches(pictures, 3, workers=2))
+    order = torch.cat([batch.indices for batch in batches]).argsort()
+    actual = torch.cat([batch.images for batch in batches])[order]
     assert torch.equal(actual, torch.stack([image for image in wanted if image is not None]))
 
 
@@ -235,6 +250,48 @@ def test_classes_that_nobody_knows(shards: Path, monkeypatch: pytest.MonkeyPatch
         assert splits.classes == 4 and stream(splits.train).num_classes == stream(splits.val).num_classes == 4
 
 
+def test_shards_are_counted_by_one_process(
+    shards: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """`_info.json` has no lengths here."""
+    log, count = shards / "log", streams._shard_labels
+
+    def noted(path: str, key: str) -> Iterator[int]:
+        with log.open("a") as file:
+            file.write(f"{Path(path).name}\n")
+        time.sleep(0.05)  # the other process opens the shards meanwhile
+        return count(path, key)
+
+    def opened() -> list[str]:
+        """The shards that are counted when two processes open them."""
+        log.write_text("")
+        context = multiprocessing.get_context("fork")
+        processes = [context.Process(target=open_and_check) for _ in range(2)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0, 0]
+        return log.read_text().split()
+
+    def open_and_check() -> None:
+        train = stream(open_source("wds/toy@train", shards))
+        assert train.shards is not None and train.shards.lengths == (10, 10, 10)
+        assert train.read_labels is not None and train.read_labels() == {0, 1, 2}
+
+    monkeypatch.setattr("unsmooth.data.streams._shard_labels", noted)
+    files = [f"toy-train-{k}.tar" for k in range(3)]
+    assert opened() == files and opened() == []
+    (index,) = own_cache.iterdir()
+    index.write_text(index.read_text()[:20])  # its process was killed
+    assert opened() == files and opened() == []
+    os.utime(shards / files[0], (1, 1))
+    assert opened() == files, "a shard was written again"
+    shutil.rmtree(own_cache)
+    own_cache.write_text("a folder that cannot be written")
+    assert sorted(opened()) == sorted(2 * files)
+
+
 # Hugging Face
 
 
@@ -309,24 +366,10 @@ def test_records(tmp_path: Path) -> None:
 # Which process and worker reads which shards
 
 
-LENGTHS = (7, 12, 9, 10, 8, 11, 10, 5)
-
-
 def counted(lengths: tuple[int, ...] = LENGTHS, known: bool = True) -> tuple[Stream, list[tuple[int, int]]]:
-    """A stream whose image (shard, n) is of one colour, and a list of what was read of it."""
+    """A stream, and a list of what was read of it."""
     read: list[tuple[int, int]] = []
-
-    def shard(i: int) -> Iterator[Example]:
-        for n in range(lengths[i]):
-            read.append((i, n))
-            colour = (10 * i, 10 * n, 0)
-            yield Example(lambda colour=colour: Image.new("RGB", (12, 12), colour), n % 2, f"{i}/{n}")
-
-    def examples(seed: int | None) -> Iterator[Example]:
-        return (example for i in range(len(lengths)) for example in shard(i))
-
-    shards = Shards(len(lengths), shard, lengths if known else None)
-    return Stream("counted", sum(lengths), examples, num_classes=2, shards=shards), read
+    return noted_stream(lambda *image: read.append(image), lengths, known), read
 
 
 def pixels_of(batches: Any) -> list[Any]:
@@ -410,6 +453,42 @@ def test_evaluation_reads_each_shard_in_one_process() -> None:
         assert indices == list(range(36))[:36] if rank == 0 else indices == list(range(36, 72))
         opened.append({i for i, _ in read})
     assert len(opened[0] & opened[1]) <= 1 and opened[0] | opened[1] == set(range(8))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "most"),
+    [
+        ((40, 40), {"workers": 2}, 42),
+        ((10,) * 8, {"workers": 3}, 28 + 9),  # of a shard at the border, the images before the part are read too
+        ((10,) * 8, {"workers": 2, "rank": 1, "world": 2}, 21 + 9),
+    ],
+    ids=["2 shards", "8 shards", "2 processes"],
+)
+def test_each_worker_reads_its_part_of_an_evaluation(
+    tmp_path: Path, lengths: tuple[int, ...], options: dict[str, int], most: int
+) -> None:
+    """12 batches of 80 images, or 6 batches of half of them."""
+    log = tmp_path / "log"
+
+    def note(i: int, n: int) -> None:
+        with log.open("a") as file:
+            file.write(f"{multiprocessing.current_process().pid}\n")
+
+    def batches(**options: Any) -> tuple[list[tuple[list[int], torch.Tensor]], list[int]]:
+        """Batches, and how many images each process has read."""
+        log.write_text("")
+        pictures = ImageDataset(noted_stream(note, lengths), TRANSFORM, 3)
+        rows = [(batch.indices.tolist(), batch.images) for batch in evaluation_batches(pictures, 7, **options)]
+        return rows, list(Counter(log.read_text().split()).values())
+
+    helped, parts = batches(**options)
+    assert len(parts) == options["workers"] and max(parts) <= most
+    alone, read = batches(**options | {"workers": 0})
+    assert sorted(indices for indices, _ in helped) == [indices for indices, _ in alone]
+    for (_, images), (_, expected) in zip(sorted(helped, key=lambda batch: batch[0]), alone, strict=True):
+        assert torch.equal(images, expected), "the same batches, in another order"
+    in_order, reads = batches(**options, in_order=True)
+    assert [indices for indices, _ in in_order] == [indices for indices, _ in alone] and reads == read, "one worker"
 
 
 def test_places_far_apart_open_their_shards_only() -> None:

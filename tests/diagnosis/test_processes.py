@@ -17,7 +17,10 @@ from PIL import Image
 import unsmooth
 from tests.support.runs import HOST, together
 from tests.support.small_hosts import host, treat
+from tests.support.streams import LENGTHS, noted_stream
 from unsmooth.cli.main import main
+from unsmooth.data.images import Images
+from unsmooth.data.random_access import as_images
 from unsmooth.diagnosis.diagnose import diagnose
 from unsmooth.diagnosis.moments import Moments
 from unsmooth.errors import UnsmoothError
@@ -96,6 +99,52 @@ def test_broken_images_are_listed_and_do_not_shift_samples(tmp_path: Path) -> No
     one, two = (json.loads(d.to_json())["vitals"] for d in (alone, first))
     for key in one.keys() - {"layer_cka"}:  # it is defined by its batches, of which broken images change the size
         same(one[key], two[key], key)
+
+
+def test_a_first_process_without_a_valid_image_is_an_error_of_all(tmp_path: Path) -> None:
+    images = pictures(tmp_path / "images", 8, broken=(0, 1, 3, 6))  # the first four by class
+
+    def work(rank: int) -> None:
+        processes = init_processes("cpu")
+        with pytest.raises(UnsmoothError, match="all images of the first process are broken"):
+            diagnose(deit(), images, vitals="token_cosine", batch_size=4, processes=processes, progress=False)
+        processes.close()
+
+    assert together(2, work) == [0, 0]
+
+
+@pytest.mark.parametrize("broken", [(), ((0, 1), (0, 2), (5, 3))], ids=["", "broken"])
+def test_each_process_reads_its_part_of_a_stream(tmp_path: Path, broken: tuple[tuple[int, int], ...]) -> None:
+    """Of 72 images in 8 shards, the first process takes 40 in 5 batches and the second the other 32."""
+    options: dict[str, Any] = {"batch_size": 8, "limit": None, "reference": False}
+
+    def shared_stream(reader: str) -> Images:
+        def note(*image: int) -> None:
+            with (tmp_path / f"read by {reader}").open("a") as file:
+                file.write(f"{image}\n")
+
+        return as_images(noted_stream(note, broken=broken))
+
+    def diagnosed(reader: str, **more: Any) -> Diagnosis:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("unsmooth.data.image_batches.open_images", lambda *name: shared_stream(reader))
+            return diagnose(deit(), "the stream", progress=False, **options, **more)
+
+    def work(rank: int) -> None:
+        processes = init_processes("cpu")
+        (tmp_path / f"{rank}.json").write_text(diagnosed(str(rank), processes=processes).to_json())
+        processes.close()
+
+    assert together(2, work) == [0, 0]
+    alone = json.loads(diagnosed("one").to_json())
+    read = [len((tmp_path / f"read by {reader}").read_text().splitlines()) for reader in ("one", "0", "1")]
+    assert read[0] == 72 and read[1] == 40 and 32 <= read[2] <= 32 + max(LENGTHS)
+    for rank in range(2):
+        shared = json.loads((tmp_path / f"{rank}.json").read_text())
+        if broken:  # they make batches of several processes smaller, which define CKA
+            for diagnosis in (alone, shared):
+                diagnosis["vitals"].pop("layer_cka", None)
+        same(alone, shared)
 
 
 def test_fewer_batches_than_processes(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader
 from unsmooth.data.datasets import EpochSampler, ImageBatch, ImageDataset, Key
 from unsmooth.data.images import Stream
 from unsmooth.data.items import ItemDataset
-from unsmooth.data.sampling import preserved_rng, process_share
+from unsmooth.data.sampling import evaluation_share, preserved_rng, process_share
 from unsmooth.data.stream_batches import StreamBatches
 from unsmooth.errors import UnsmoothError
 
@@ -54,7 +55,7 @@ class TrainingBatches:
 
 
 class EvaluationBatches:
-    """Batches in order, which can be iterated several times."""
+    """Batches that can be iterated several times."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -67,16 +68,41 @@ class EvaluationBatches:
 
 
 def evaluation_batches(
-    items: ItemDataset, batch_size: int, workers: int = 0, rank: int = 0, world: int = 1, pin: bool = False
-) -> EvaluationBatches:
-    """Every item once, in order. With several processes, each takes every `world`-th item, or its part of a stream."""
-    indices = list(range(rank, items.count, world))
-    if isinstance(items, ImageDataset) and isinstance(items.images, Stream):  # no process reads another's shards
-        indices = list(range(items.count * rank // world, items.count * (rank + 1) // world))
+    items: ItemDataset, batch_size: int, workers: int = 0, rank: int = 0, world: int = 1, pin: bool = False,
+    in_order: bool = False,
+) -> EvaluationBatches:  # fmt: skip
+    """Every item once.
+
+    With several processes, each takes every `world`-th item, or its part of a stream. Each worker of a process reads
+    its own part of a stream, so the same batches come in another order than with one worker.
+
+    Args:
+        items: Dataset.
+        batch_size: Images per batch.
+        workers: Worker processes that load images.
+        rank: Index of this process.
+        world: Number of processes.
+        pin: Whether to pin memory, for GPUs.
+        in_order: Whether batches must be in order. A stream is then read by at most one worker.
+    """
+    stream = isinstance(items, ImageDataset) and items.images.sequential
+    indices = evaluation_share(range(items.count), rank, world, contiguous=stream)
     keys: list[list[Key]] = [
         [(i, None) for i in indices[start : start + batch_size]] for start in range(0, len(indices), batch_size)
     ]
+    if stream and in_order:
+        workers = min(workers, 1)
+    elif stream:
+        keys = _in_parts(keys, workers)
     return EvaluationBatches(_indexed_loader(items, keys, workers, pin))
+
+
+def _in_parts(keys: list[list[Key]], workers: int) -> list[list[Key]]:
+    """Batches in such an order that each worker, which is given every `workers`-th one, reads a contiguous part."""
+    dealt, rest = list(keys), iter(keys)
+    for worker in range(workers):
+        dealt[worker::workers] = islice(rest, len(keys[worker::workers]))
+    return dealt
 
 
 def _raise_fatal(batches: Iterator[Any]) -> Iterator[Any]:

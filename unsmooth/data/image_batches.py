@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from unsmooth.data.images import ImageReadError, Images, convert_channels, evenly_spaced, images_from_array
+from unsmooth.data.sampling import evaluation_share
 from unsmooth.data.sources import open_images
 from unsmooth.data.transforms import preprocessing
 from unsmooth.errors import UnsmoothError
@@ -75,10 +76,11 @@ class ImageBatches:
         self.check_valid(seen)
 
     def share(self, processes: Processes) -> Iterator[NamedImages]:
-        """The batches of one process: every `world`-th one. Other images are not read, except from a loader.
+        """The batches of one process: every `world`-th one, or a contiguous part of those of a stream.
 
-        A broken image leaves its batch smaller, since the next image may be another process's. After each round, all
-        processes know how many images were valid; the last round also tells every process which were not.
+        Other images are not read, except from a loader. A broken image leaves its batch smaller, since the next image
+        may be another process's. After each round, all processes know how many images were valid; the last round also
+        tells every process which were not.
         """
         if processes.world == 1:
             yield from self
@@ -91,7 +93,8 @@ class ImageBatches:
             if all(count is None for count in counts):
                 break
             if batch is not None and len(batch.images):
-                batch.before = seen + sum(count or 0 for count in counts[: processes.rank])
+                if batch.before is None:
+                    batch.before = seen + sum(count or 0 for count in counts[: processes.rank])
                 yield batch
             seen += sum(count or 0 for count in counts)
         for skipped in processes.gather(self.skipped):
@@ -199,8 +202,13 @@ def _from_images(
         if world == 1:
             yield from read(self, indices)
             return
-        for start in range(rank * batch_size, count, world * batch_size):
-            yield next(read(self, indices[start : start + batch_size]), NamedImages(torch.empty(0)))
+        starts = evaluation_share(range(0, count, batch_size), rank, world, images.sequential)
+        before = starts[0] if images.sequential and starts else None
+        for start in starts:
+            batch = next(read(self, indices[start : start + batch_size]), NamedImages(torch.empty(0)))
+            if before is not None:  # broken images of earlier parts are not known yet, and count
+                batch.before, before = before, before + len(batch.images)
+            yield batch
 
     return ImageBatches(images.name, size, config.mean, config.std, count, batch_size, batches)
 

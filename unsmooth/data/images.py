@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
@@ -37,6 +37,7 @@ class Images:
         item_name: Name of image i, for messages.
         labels: Label of image i; None without labels.
         classes: Class names, if known.
+        sequential: Whether they are read from a stream, so that indices should rise.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Images:
     item_name: Callable[[int], str]
     labels: Callable[[int], int] | None = None
     classes: tuple[str, ...] = ()
+    sequential: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,10 @@ class Stream:
         num_classes: Number of classes, which labels must be below; 0 if unknown.
         read_labels: Reads the set of labels without the images, if that is possible.
         shards: Its shards, if it consists of several.
+        sequential: Always true; see `Images`.
     """
 
+    sequential: ClassVar[bool] = True
     name: str
     count: int
     examples: Callable[[int | None], Iterator[Example]]
@@ -177,7 +181,7 @@ def subset(images: Images, indices: Any) -> Images:
     labels = images.labels
     return Images(
         images.name, len(index), lambda i: images.load(index[i]), lambda i: images.item_name(index[i]),
-        None if labels is None else lambda i: labels(index[i]), images.classes,
+        None if labels is None else lambda i: labels(index[i]), images.classes, images.sequential,
     )  # fmt: skip
 
 

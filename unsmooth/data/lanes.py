@@ -4,7 +4,7 @@ The shards of an epoch are shuffled and cut into lanes of equal length. A lane i
 shuffled. A process needs the lanes of its own positions in a batch, and so reads no shard of another process. Lanes
 depend on the shards and on the batch size only, so batches do not depend on the number of processes or workers. If the
 lengths of shards are known, each example occurs at most once per epoch, and reading begins at the block of any step.
-Otherwise a lane that is at its end begins again, and what comes before a step is read without decoding.
+Otherwise a lane that is at its end begins again, and its shards are read from the start of the epoch without decoding.
 """
 
 from __future__ import annotations

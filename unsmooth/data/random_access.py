@@ -15,8 +15,8 @@ from unsmooth.errors import UnsmoothError
 def as_images(source: ImageSource) -> Images:
     """Random access to a source.
 
-    A stream is read forward. An index in another shard begins there if the lengths of its shards are known; otherwise,
-    a lower index than the last one restarts from the beginning.
+    A stream is read forward. An index in another shard begins there if the lengths of its shards are known. Otherwise,
+    what comes before an index is read too, and a lower index than the last one restarts from the beginning.
     """
     if isinstance(source, Images):
         return source
@@ -24,7 +24,8 @@ def as_images(source: ImageSource) -> Images:
         raise missing_count(source)
     stream = _Forward(source)
     return Images(source.name, source.count, lambda i: stream.read(i).load(), lambda i: stream.read(i).name,
-                  (lambda i: stream.read(i).label) if source.labelled else None, source.classes)  # fmt: skip
+                  (lambda i: stream.read(i).label) if source.labelled else None, source.classes,
+                  sequential=True)  # fmt: skip
 
 
 class _Forward:
@@ -47,13 +48,13 @@ class _Forward:
         self.process = os.getpid()
 
     def read(self, index: int) -> Example:
-        other = bool(self.ends) and bisect_right(self.ends, index) > bisect_right(self.ends, max(self.position, 0)) + 1
+        other = bool(self.ends) and bisect_right(self.ends, index) > bisect_right(self.ends, self.position + 1)
         if index < self.position or other or self.process != os.getpid():  # a fork shares the position in the file
             self._begin(index)
         while self.position < index:
             self.position, self.example = self.position + 1, next(self.rest, None)
             if self.example is None:
-                source = self.source
-                raise UnsmoothError(f"{source.name} has {self.position} images, fewer than the expected {source.count}")
+                source, count = self.source, min([self.position, *self.ends[-1:]])
+                raise UnsmoothError(f"{source.name} has {count} images, fewer than the expected {source.count}")
         assert self.example is not None
         return self.example

@@ -7,7 +7,7 @@ neither on the number of workers nor on the number of processes.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -63,3 +63,11 @@ def process_share(batch_size: int, rank: int, world: int) -> list[int]:
     front = list(range(rank * half, (rank + 1) * half))
     middle = list(range(half * world, batch_size - half * world))[rank::world]
     return front + middle + [batch_size - 1 - position for position in reversed(front)]
+
+
+def evaluation_share(items: Sequence[int], rank: int, world: int, contiguous: bool) -> Sequence[int]:
+    """Items that a process evaluates: every `world`-th one, or a contiguous part; the first is in the first process."""
+    if not contiguous:
+        return items[rank::world]
+    start, end = (-(-len(items) * r // world) for r in (rank, rank + 1))
+    return items[start:end]

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from PIL import Image
 
 from unsmooth.data.images import Example, ImageReadError, Shards, Stream, read_image
+from unsmooth.data.shard_index import ShardIndex, shard_index
 from unsmooth.data.timm_names import DataName, find_columns, open_or_raise, read_hf_image
 from unsmooth.errors import UnsmoothError, first_line
 
@@ -57,10 +58,8 @@ def open_webdataset(name: DataName, root: str | None) -> Stream:
         raise UnsmoothError(f"{name.text}: the shard {missing} does not exist")
 
     @cache
-    def scan() -> tuple[tuple[int, ...], set[int]]:
-        """Numbers of examples and set of labels, read from the label files of each shard."""
-        labels = [list(_shard_labels(path, key)) for path in paths]
-        return tuple(map(len, labels)), {label for shard in labels for label in shard}
+    def index() -> ShardIndex:
+        return shard_index(paths, key, partial(_shard_labels, key=key))
 
     def examples(seed: int | None) -> Iterator[Example]:
         order = list(paths)
@@ -70,11 +69,11 @@ def open_webdataset(name: DataName, root: str | None) -> Stream:
 
     lengths: tuple[int, ...] | None = tuple(reader.split_info.shard_lengths or ())
     if key or len(lengths or ()) != len(paths):  # other labels leave examples out
-        lengths = scan()[0] if local and (len(paths) > 1 or not reader.num_samples) else None
+        lengths = index().lengths if local and (len(paths) > 1 or not reader.num_samples) else None
     count = reader.num_samples or sum(lengths or ())
     shards = Shards(len(paths), lambda i: _shard_examples([paths[i]], key), lengths)
     return Stream(name.text, count, examples, num_classes=name.classes,
-                  read_labels=(lambda: scan()[1]) if local else None, shards=shards)  # fmt: skip
+                  read_labels=(lambda: set(index().labels)) if local else None, shards=shards)  # fmt: skip
 
 
 def _shard_labels(path: str, key: str) -> Iterator[int]:

@@ -152,7 +152,8 @@ def _diagnose(
 
     def conclude() -> Diagnosis:
         """Measure what needs the first images only, then derive the verdict and build the result."""
-        assert first is not None  # the primary process takes the first batch
+        if first is None:  # the primary process takes the first images
+            raise UnsmoothError(f"all images of the first process are broken ({source.name}). Use fewer processes.")
         bounds = [vital for vital in selected if vital.of == "model"]
         if bounds:
             counter = _Counter("bounds", len(bounds), report)

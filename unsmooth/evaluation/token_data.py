@@ -54,7 +54,7 @@ class LabelData:
 
     def batches(self, training: bool) -> Iterator[TokenBatch]:
         part = self.parts[0 if training else 1]
-        for batch in evaluation_batches(part, self.settings.batch_size, self.settings.workers):
+        for batch in evaluation_batches(part, self.settings.batch_size, self.settings.workers, in_order=True):
             yield TokenBatch(batch.images, list(batch.labels.view(-1, 1, 1)), batch.skipped)
 
 
