@@ -85,8 +85,11 @@ def test_an_interrupted_trial_saves_its_runs(cluster: Any, tmp_path: Path) -> No
     assert not list(tmp_path.rglob("result.json"))
 
 
-def slowly(starts: Path) -> Any:
-    """Runs that write where they start, and wait after each step, in which they can be killed.
+PLACE = (1, 3)  # the epoch and the step before which a run waits for the kill
+
+
+def waiting(folder: Path) -> Any:
+    """Runs that write where they start, and that wait at `PLACE` until the node is killed.
 
     A function inside of one is sent by value.
     """
@@ -101,10 +104,14 @@ def slowly(starts: Path) -> Any:
             nonlocal started
             if not started:
                 started = True
-                with starts.open("a") as file:
+                with (folder / "starts").open("a") as file:
                     file.write(f"{job.name}\t{self.epoch}\n")
+            if (self.epoch, self.step) == PLACE:
+                (folder / f"waits_{job.name}").touch()
+                deadline = time.monotonic() + 120
+                while not (folder / "killed").exists() and time.monotonic() < deadline:
+                    time.sleep(0.05)
             step(self, batch)
-            time.sleep(0.06)
 
         Trainer._step = patient_step  # type: ignore[method-assign]
         try:
@@ -118,29 +125,24 @@ def slowly(starts: Path) -> Any:
 @pytest.mark.slow
 def test_runs_of_a_lost_node_resume_elsewhere(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node is killed while each node is within an epoch of a run that has a checkpoint."""
-    starts = tmp_path / "starts"
-    monkeypatch.setattr(ray_cluster, "_work", slowly(starts))
-    reports: list[tuple[str, int]] = []
-    killed = 0
+    monkeypatch.setattr(ray_cluster, "_work", waiting(tmp_path))
 
-    def kill_when_due() -> None:
-        nonlocal killed
-        while not killed:
+    def kill_when_both_wait() -> None:
+        deadline = time.monotonic() + 120
+        while len(list(tmp_path.glob("waits_*"))) < 2:
+            if time.monotonic() > deadline:
+                return
             time.sleep(0.05)
-            last = dict(reports)
-            if len([done for done in last.values() if done % STEPS > 2 and done > STEPS]) >= 2:
-                killed = len(reports)
-                cluster.remove_node(cluster.second, allow_graceful=False)
+        cluster.remove_node(cluster.second, allow_graceful=False)
+        (tmp_path / "killed").touch()
 
-    killer = Thread(target=kill_when_due, daemon=True)
+    killer = Thread(target=kill_when_both_wait, daemon=True)
     killer.start()
-    trial = compare(
-        SPECS, "digits", out=tmp_path / "ray", cluster="ray", progress=False,
-        on_progress=lambda name, done, total, line: reports.append((name, done)), **FIELDS,
-    )  # fmt: skip
-    assert killed and not killer.is_alive()
+    trial = compare(SPECS, "digits", out=tmp_path / "ray", cluster="ray", progress=False, **FIELDS)
+    killer.join(timeout=120)
+    assert (tmp_path / "killed").exists(), "both runs have waited, and a node was killed"
     by_run: dict[str, list[int]] = {}
-    for line in starts.read_text().splitlines():
+    for line in (tmp_path / "starts").read_text().splitlines():
         name, epoch = line.split("\t")
         by_run.setdefault(name, []).append(int(epoch))
     assert [epochs[0] for epochs in by_run.values()] == [0, 0]
