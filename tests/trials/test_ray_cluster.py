@@ -163,7 +163,7 @@ def test_runs_of_a_lost_node_resume_elsewhere(cluster: Any, tmp_path: Path, monk
 
 def test_without_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UnsmoothError, match=r"--cluster ray needs ray. pip install 'unsmooth\[ray\]'"):
+    with pytest.raises(UnsmoothError, match=r"cluster='ray' \(--cluster\) needs ray. pip install 'unsmooth\[ray\]'"):
         compare(SPECS, "digits", out=tmp_path, cluster="ray", progress=False, **FIELDS)
     assert not any(path.name == "state.safetensors" for path in tmp_path.rglob("*"))
     assert run_on_ray([], 1, 0, "cpu", lambda *report: None) == {}

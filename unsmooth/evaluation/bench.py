@@ -68,7 +68,10 @@ def bench(
     """
     settings = merge_options(BenchSettings, settings, fields, BenchSettings.label)
     if settings.training and not settings.throughput:
-        raise UnsmoothError("training=True needs throughput=True. Remove --no-throughput or --training.")
+        raise UnsmoothError(
+            "training=True needs throughput=True. Leave out "
+            "throughput=False (--no-throughput), or training (--training)."
+        )
     models = [models] if isinstance(models, str | Path | nn.Module) else list(models)
     if not models:
         raise UnsmoothError("there are no models to measure. Pass at least one, such as deit_small_patch16_224.")

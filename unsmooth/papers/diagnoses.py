@@ -50,7 +50,7 @@ def run_diagnoses(experiment: Experiment, request: RunRequest) -> tuple[list[Gro
 
 def _diagnose_own(experiment: Experiment, request: RunRequest) -> GroupDiagnoses:
     if len(request.checkpoints) > 1:
-        raise UnsmoothError(f"--spec takes one checkpoint (got {len(request.checkpoints)}).")
+        raise UnsmoothError(f"spec (--spec) takes one checkpoint (got {len(request.checkpoints)}).")
     checkpoint = request.checkpoints[0] if request.checkpoints else None
     model: Any = create_model(request.spec, pretrained=True) if request.pretrained else request.spec
     diagnosis = _diagnose(experiment, request, model, checkpoint, request.data)
@@ -62,14 +62,15 @@ def _diagnose_given(experiment: Experiment, group: PublishedGroup, request: RunR
     specs = group.specs(request.small)
     if not request.checkpoints and not request.pretrained:
         raise UnsmoothError(
-            f"{experiment.id} needs trained models ({', '.join(specs)}). Give --checkpoint for each, or --pretrained, "
-            "or --spec and --checkpoint of your own model, or --small to train small ones."
+            f"{experiment.id} needs trained models ({', '.join(specs)}). Give checkpoints (--checkpoint) for "
+            "each, or pretrained (--pretrained), or spec and checkpoints of your own model (--spec, --checkpoint), or "
+            "small (--small) to train small ones."
         )
     treated = [arm.add for arm in group.models if arm.add and not _without_parameters(arm.add)]
     if request.pretrained and treated:
         raise UnsmoothError(
-            f"there are no pretrained weights with {', '.join(treated)}. Give --checkpoint for each model instead of "
-            "--pretrained."
+            f"there are no pretrained weights with {', '.join(treated)}. Give checkpoints (--checkpoint) for each "
+            "model instead of pretrained (--pretrained)."
         )
     if request.checkpoints and len(request.checkpoints) != len(specs):
         raise UnsmoothError(f"{group.name} needs {len(specs)} checkpoints (got {len(request.checkpoints)}).")

@@ -62,7 +62,7 @@ class RunRequest:
         if self.small:
             return experiment.small.data or DIGITS
         raise UnsmoothError(
-            f"{experiment.id} is published on {experiment.full.data}. Give it as data (--data), or use --small."
+            f"{experiment.id} is published on {experiment.full.data}. Give it as data (--data), or use small (--small)."
         )
 
     def recipe(self, experiment: Experiment, group: PublishedGroup) -> Recipe:

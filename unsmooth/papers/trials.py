@@ -57,7 +57,8 @@ def check_start(experiment: Experiment, request: RunRequest) -> None:
     """Check that fine-tuning at full scale has weights to start from."""
     if experiment.finetuned and not (request.small or request.pretrained or request.checkpoints):
         raise UnsmoothError(
-            f"{experiment.id} fine-tunes trained hosts. Give --pretrained or --checkpoint, or use --small."
+            f"{experiment.id} fine-tunes trained hosts. Give pretrained (--pretrained) or checkpoints (--checkpoint), "
+            "or use small (--small)."
         )
 
 
