@@ -20,7 +20,7 @@ def modules_after(*steps: str) -> list[set[str]]:
     """Modules that are imported after each step of code, in one fresh process."""
     show = "\nprint(json.dumps([name for name, module in sys.modules.items() if module]))\n"
     script = "import json, sys\n" + "".join(step + show for step in steps)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     return [set(json.loads(line)) for line in done.stdout.splitlines()[-len(steps) :]]
 
 

@@ -37,5 +37,6 @@ def test_a_script_next_to_a_clone_imports_the_package(tmp_path: Path, monkeypatc
     script = tmp_path / "home" / "script.py"
     script.write_text(f"import site; site.addsitedir({str(site)!r}); import unsmooth; print(unsmooth.__version__)")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    run = subprocess.run([sys.executable, "-S", str(script)], capture_output=True, text=True, env=environment)
+    command = [sys.executable, "-S", str(script)]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert run.stdout.strip() == __version__, run.stderr

@@ -47,8 +47,8 @@ ROOMS = {
 }
 WALK_ROOMS = {"apply": "surgery", "diagnose": "diagnosis", "train": "training"}  # where the drawing of a walk begins
 INTRO = """
-A room is a package in `unsmooth/`. A room imports only from rooms below it, lazy imports included; `make lint` checks
-this with import-linter. Tests mirror the rooms: `tests/ROOM/`.
+A room is a package in `unsmooth/`. The table starts with the lowest room. A room imports only from rooms listed before
+it, lazy imports included; `make lint` checks this with import-linter. Tests mirror the rooms: `tests/ROOM/`.
 
 The root of the package holds what every room may use: `errors`, `spec` (model specs), `bands` (mean token and rest),
 `_version`, and `__init__` with the public names, which are imported on first use.

@@ -105,7 +105,7 @@ def _evidence(key: str) -> list[str]:
         )
         for paper in list_papers()
         for experiment in paper.experiments()
-        if any(used.search(spec) for group in experiment.groups for spec in group.specs(small=False))
+        if any(used.search(str(spec)) for group in experiment.groups for spec in group.specs(small=False))
     ]
     return [
         *(["Recorded trials on CIFAR-10, difference from the plain host in points of top-1:", ""] if trials else []),

@@ -37,6 +37,9 @@ class SpecItem:
             return self.name
         return f"{self.name}({', '.join(f'{k}={_write(v)}' for k, v in self.options.items())})"
 
+    def __hash__(self) -> int:
+        return hash((self.name, frozenset(self.options)))  # values may be lists
+
     @property
     def writable(self) -> bool:
         """Whether its string is complete: an option that is a class or a function cannot be written."""
@@ -106,6 +109,11 @@ def parse(text: str | ModelSpec) -> ModelSpec:
         return text
     host, *remedies = _Reader(text).items("a host name")
     return ModelSpec(host, tuple(remedies))
+
+
+def parse_remedies(text: str) -> tuple[SpecItem, ...]:
+    """Parse remedies without a host, such as `attn_scale+feat_scale`; none if the text is empty."""
+    return tuple(_Reader(text).items("a remedy name")) if text else ()
 
 
 def parse_item(text: str) -> SpecItem:

@@ -80,7 +80,7 @@ def modules_after(*arguments: str) -> tuple[int, set[str]]:
         f"code = main({list(arguments)!r})\n"
         "print(json.dumps([code, sorted(sys.modules)]))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     code, modules = json.loads(done.stdout.splitlines()[-1])
     return code, set(modules)
 

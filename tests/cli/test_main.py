@@ -164,7 +164,7 @@ def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, timeout=120)
 
 
 def test_it_runs_as_a_module() -> None:

@@ -353,7 +353,7 @@ def test_strict_data_stops_in_one_line_with_the_name(kind: str, workers: int) ->
     ]
     for run in runs:
         assert re.fullmatch(
-            r"toys\[\d+\] of toys is broken: half of it is missing\. Remove --strict-data .*", refusal(run)
+            r"toys\[\d+\] of toys is broken: half of it is missing\. Leave out strict_data .*", refusal(run)
         )
 
 

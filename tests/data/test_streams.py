@@ -226,7 +226,7 @@ def test_shards_that_cannot_be_used(shards: Path, kind: str) -> None:
 
 
 def test_mistakes_about_streams(shards: Path) -> None:
-    with pytest.raises(UnsmoothError, match="needs --data-dir: the folder or URL of the shards"):
+    with pytest.raises(UnsmoothError, match=r"needs data_dir \(--data-dir\): the folder or URL of the shards"):
         open_splits("wds/toy")
     (shards / "_info.json").unlink()
     with pytest.raises(UnsmoothError, match=r"wds/toy@toy-train-0\.tar has no split for validation.*--val-data"):

@@ -213,7 +213,7 @@ def test_the_command_prints_and_writes_once(tmp_path: Path) -> None:
         check=True, timeout=200, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     alone = subprocess.run(
-        [sys.executable, "-m", "unsmooth", *command, str(tmp_path / "one")], check=True, env=environment,
+        [sys.executable, "-m", "unsmooth", *command, str(tmp_path / "one")], check=True, timeout=200, env=environment,
         capture_output=True, text=True,
     )  # fmt: skip
     same(json.loads(alone.stdout), json.loads(shared.stdout))

@@ -77,7 +77,7 @@ def test_models_are_measured_and_left_as_they_were() -> None:
 
 
 def test_a_bench_goes_to_json_and_back(tmp_path: Path) -> None:
-    with pytest.raises(UnsmoothError, match="Remove --no-throughput or --training"):
+    with pytest.raises(UnsmoothError, match=r"Leave out throughput=False \(--no-throughput\)"):
         bench(DEIT, throughput=False, training=True)
     costs = bench(DEIT, throughput=False)
     assert costs.rows[0].inference is None and costs.rows[0].training is None

@@ -105,9 +105,9 @@ def test_threads_do_not_see_each_others_tensors(name: str, case: str) -> None:
     def repeat(index: int) -> None:
         wrong.extend(index for _ in range(15) if not torch.equal(run(given[index]), expected[index]))
 
-    threads = [threading.Thread(target=repeat, args=(index,)) for index in range(4)]
+    threads = [threading.Thread(target=repeat, args=(index,), daemon=True) for index in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
-    assert not wrong
+        thread.join(timeout=60)
+    assert not any(thread.is_alive() for thread in threads) and not wrong

@@ -7,35 +7,41 @@ import pty
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.runs import HOST, PROCESSES, ended, start_command, write_to
+from tests.support.runs import HOST, PROCESSES, ended, start_command, trainer_state, write_to
 from unsmooth.__main__ import run
 from unsmooth.cli import terminal
+from unsmooth.training.observer import ProgressObserver
 from unsmooth.trials import runner
 
 LONG = ["--data", "digits", "--epochs", "5000", "--train-images", "256", "--val-images", "20", "--batch-size", "32"]
 LONG += ["--vitals-every", "0", "--validate-every", "5000"]
+PLACE = (1, 3)  # the epoch and the step after which a run is interrupted
 
 
-def wait_for(condition: Callable[[], bool], process: ForkServerProcess, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if process.exitcode is None and time.monotonic() > deadline:
-            process.kill()
-            raise AssertionError("it does not train")
-        assert process.exitcode is None, f"it ended with {process.exitcode}"
-        time.sleep(0.1)
+def after_step(interrupt: Callable[[], Any], each: Callable[[], Any] = lambda: None) -> None:
+    """Call `interrupt` in the run of this process after the step of `PLACE`, and `each` after every step."""
+    report = ProgressObserver.step
+
+    def step(self: ProgressObserver, *place: int) -> None:
+        report(self, *place)
+        each()
+        if place == PLACE:
+            interrupt()
+
+    ProgressObserver.step = step  # type: ignore[method-assign]
 
 
-def send(process: ForkServerProcess, number: signal.Signals) -> None:
-    assert process.pid
-    os.kill(process.pid, number)
+def place_of(run: Path) -> tuple[int, int]:
+    """The epoch and the step of a checkpoint."""
+    state = trainer_state(run)
+    return state["epoch"], state["step"]
 
 
 def compare_of_two(out: Path) -> list[str]:
@@ -48,55 +54,64 @@ def compare_of_two(out: Path) -> list[str]:
     "signals", [[signal.SIGTERM], pytest.param([signal.SIGINT, signal.SIGINT], marks=pytest.mark.full)]
 )
 def test_compare_in_parallel_ends_at_signals_to_the_parent(tmp_path: Path, signals: list[signal.Signals]) -> None:
-    log = tmp_path / "log"
+    log, steps = tmp_path / "log", tmp_path / "steps"
 
     def prepare() -> None:
         write_to(os.open(log, os.O_WRONLY | os.O_CREAT), 2)
         # Workers that are forked need not import torch; tests/trials/test_compare.py has those of the trial itself.
         runner.multiprocessing.get_context = lambda method: PROCESSES  # type: ignore[attr-defined]
+        reported, report = dict[str, int](), runner.AllRuns.__call__
+
+        def signal_when_both_train(
+            self: runner.AllRuns, name: str, done: int, total: int, line: Mapping[str, Any] | None
+        ) -> None:
+            report(self, name, done, total, line)
+            if done:
+                reported[name] = done
+            if len(reported) == 2 and not steps.exists():
+                steps.write_text(" ".join(map(str, reported.values())))
+                for number in signals:
+                    os.kill(os.getpid(), number)
+                    time.sleep(0.05)
+
+        runner.AllRuns.__call__ = signal_when_both_train  # type: ignore[method-assign]
 
     process = start_command(*compare_of_two(tmp_path / "trial"), prepare=prepare)
-    wait_for(lambda: len(list(tmp_path.rglob("metrics.jsonl"))) == 2, process)
-    states = [path.parent / "state.safetensors" for path in tmp_path.rglob("metrics.jsonl")]
-    wait_for(lambda: all(state.exists() for state in states), process)
-    before = time.time()
-    for number in signals:
-        send(process, number)
-        time.sleep(0.05)
     assert ended(process) == 130
     assert "run the same command again to resume" in log.read_text()
     if len(signals) == 1:  # the last step is saved in both
-        assert all(state.stat().st_mtime > before - 1 for state in states)
+        runs = [place_of(path.parent) for path in tmp_path.rglob("state.safetensors")]
+        saved = sorted(epoch * 8 + step for epoch, step in runs)
+        assert len(saved) == 2
+        assert all(a >= b for a, b in zip(saved, sorted(map(int, steps.read_text().split())), strict=True))
 
 
 @pytest.mark.slow
 def test_a_closed_terminal_leaves_a_checkpoint(tmp_path: Path) -> None:
     """The hangup of a terminal is a SIGHUP, and every later write to it fails."""
-    ours, theirs = pty.openpty()
     run = tmp_path / "run"
-    name = os.ttyname(theirs)
 
     def prepare() -> None:
+        ours, theirs = pty.openpty()
+        os.set_blocking(ours, False)
         os.setsid()
-        file = os.open(name, os.O_RDWR | os.O_NOCTTY)
-        os.dup2(file, 0)
-        write_to(file, 1, 2)
+        os.dup2(theirs, 0)
+        write_to(theirs, 1, 2)
+        os.close(theirs)
+
+        def read() -> None:
+            with suppress(OSError):
+                os.read(ours, 65536)
+
+        def close() -> None:
+            os.close(ours)
+            os.kill(os.getpid(), signal.SIGHUP)  # of the terminal's session leader, which this process is not
+
+        after_step(close, read)
 
     process = start_command("train", HOST, *LONG, "--out", str(run), prepare=prepare)
-    os.set_blocking(ours, False)
-
-    def reading() -> bool:
-        with suppress(OSError):
-            os.read(ours, 65536)
-        return (run / "state.safetensors").exists()
-
-    wait_for(reading, process)
-    os.close(theirs)
-    before = time.time()
-    os.close(ours)
-    send(process, signal.SIGHUP)  # of the terminal's session leader, which the child is not
     assert ended(process) == 130
-    assert (run / "state.safetensors").stat().st_mtime > before - 1 and not (run / "lock.pid").exists()
+    assert place_of(run) == PLACE and not (run / "lock.pid").exists()
 
 
 @pytest.mark.slow
@@ -107,13 +122,11 @@ def test_a_closed_standard_error_does_not_stop_a_run(tmp_path: Path) -> None:
         reader, writer = os.pipe()
         write_to(writer, 2)
         os.close(reader)
+        after_step(lambda: os.kill(os.getpid(), signal.SIGTERM))
 
     process = start_command("train", HOST, *LONG, "--out", str(run), prepare=prepare)
-    metrics = run / "metrics.jsonl"
-    wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 3, process)
-    send(process, signal.SIGTERM)
     assert ended(process) == 130
-    assert (run / "state.safetensors").exists()
+    assert place_of(run) == PLACE
 
 
 def test_bars_are_lost_quietly_when_the_terminal_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from unsmooth.errors import UnsmoothError
 HOST = "vit_tiny_patch16_224(img_size=8, patch_size=4, in_chans=1, embed_dim=12, num_heads=3, depth=1)"
 SHORT = {"epochs": 2, "warmup_epochs": 0, "train_images": 64, "val_images": 32, "batch_size": 32, "ema": 0.9}
 ALL = bool(os.environ.get("UNSMOOTH_FUZZ"))
+SECONDS = 7200 if ALL else 300
 
 
 def run(out: Path) -> None:
@@ -81,13 +82,13 @@ def numbers(folder: Path) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(SECONDS)
 def test_a_run(tmp_path: Path) -> None:
     check_kills(tmp_path, run, lambda out: same_run(tmp_path / "whole", out), every=24)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(SECONDS)
 def test_compare(tmp_path: Path) -> None:
     def same(out: Path) -> None:
         assert numbers(tmp_path / "whole") == numbers(out)

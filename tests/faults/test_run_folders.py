@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import unsmooth
-from tests.faults.test_kills import ALL, HOST, run, same_run
+from tests.faults.test_kills import ALL, HOST, SECONDS, run, same_run
 from tests.support.file_events import fail_from, kills
 from unsmooth.errors import UnsmoothError
 from unsmooth.training.run_dir import RunDir
@@ -47,7 +47,7 @@ def read_all(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize("done", [True, False])
 def test_every_file_damaged(whole: Path, tmp_path: Path, done: bool) -> None:
     """Truncated, empty, and with flipped bits."""
@@ -97,7 +97,7 @@ def test_a_finished_run_can_be_read_only(whole: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(SECONDS)
 def test_a_disk_that_is_full_from_any_event_on(whole: Path, tmp_path: Path) -> None:
     event, step, failed = 0, 1 if ALL else 23, True
     while failed:

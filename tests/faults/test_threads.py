@@ -27,7 +27,7 @@ def test_a_diagnosis_beside_a_running_model_is_that_of_the_model_alone() -> None
         except BaseException as error:
             failures.append(error)
 
-    thread = threading.Thread(target=infer)
+    thread = threading.Thread(target=infer, daemon=True)
     thread.start()
     try:
         for _ in range(5):
@@ -35,5 +35,5 @@ def test_a_diagnosis_beside_a_running_model_is_that_of_the_model_alone() -> None
             assert beside.vitals == alone.vitals and beside.verdict == alone.verdict
     finally:
         stop.set()
-        thread.join()
-    assert not failures and runs
+        thread.join(timeout=60)
+    assert not thread.is_alive() and not failures and runs

@@ -17,7 +17,7 @@ from unsmooth.hosts.examine import examine
 from unsmooth.hosts.inputs import batch_inputs, example_input, first_tensor, input_shape, run
 from unsmooth.hosts.token_layout import distances, extent_of, grid_of, on_planes, prefix_of
 
-DIT = Path(__file__).parents[2] / "docs" / "guides" / "dit.py"
+DIT = Path(__file__).parents[2] / "notebooks" / "dit.py"
 _S = "num_hidden_layers=2, hidden_size=48, num_attention_heads=3"
 _M = f"{_S}, intermediate_size=96"
 SPECS = {

@@ -56,8 +56,8 @@ def test_figure_2_shows_blocks_that_its_hosts_have() -> None:
     experiment = open_experiment("adder_attention/figure2")
     assert experiment.blocks == "1,6,11"
     (group,) = experiment.groups
-    assert all("depth=12" in spec for spec in group.specs(small=True))
-    assert group.specs(small=False)[1] == "deit_tiny_patch16_224+adder"
+    assert all("depth=12" in str(spec) for spec in group.specs(small=True))
+    assert str(group.specs(small=False)[1]) == "deit_tiny_patch16_224+adder"
 
 
 def test_the_rank_of_adder_maps_is_compared_with_that_of_plain_ones() -> None:

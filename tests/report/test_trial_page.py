@@ -321,7 +321,7 @@ def test_a_report_needs_neither_torch_nor_the_rest_of_the_package():
         "loaded = [m for m in sys.modules if m.startswith('unsmooth.') and not m.startswith('unsmooth.report')]\n"
         "assert set(loaded) <= {'unsmooth.errors'}, loaded\n"
     )
-    subprocess.run([sys.executable, "-c", code, next(iter(unsmooth.__path__))], check=True)
+    subprocess.run([sys.executable, "-c", code, next(iter(unsmooth.__path__))], check=True, timeout=120)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,26 @@ def test_a_host_that_leaves_its_fused_attention_raises_once_and_is_treated_then(
     torch.testing.assert_close(outputs(model, "deit"), wanted, rtol=1e-4, atol=1e-4)
 
 
+class Doubled(nn.Module):
+    """A patch that doubles the output of attention."""
+
+    attention_order, rescores, scores_product, reads_tokens, transforms = 0, False, 0, False, True
+
+    def transform(self, attend: Any, v: Tensor, x: Tensor | None) -> Tensor:
+        return 2 * attend(v)
+
+    def change(self, call: Any) -> Any:
+        attend = call.attend
+        call.attend = lambda v: 2 * attend(v)
+        return call
+
+    def masked(self, q: Tensor, k: Tensor, options: Any) -> Any:
+        return options
+
+    def reweight(self, weights: Tensor, logits: Tensor) -> Tensor:
+        return weights
+
+
 def test_training_and_flags_are_found_out_apart() -> None:
     class Switching(nn.Module):
         """Attention that is fused in evaluation only, and unless a flag asks for the map."""
@@ -98,23 +118,6 @@ def test_training_and_flags_are_found_out_apart() -> None:
             if self.training or explicit:
                 return (x @ x.transpose(-2, -1) * x.shape[-1] ** -0.5).softmax(dim=-1) @ x
             return F.scaled_dot_product_attention(x, x, x)
-
-    class Doubled(nn.Module):
-        attention_order, rescores, scores_product, reads_tokens, transforms = 0, False, 0, False, True
-
-        def transform(self, attend: Any, v: Tensor, x: Tensor | None) -> Tensor:
-            return 2 * attend(v)
-
-        def change(self, call: Any) -> Any:
-            attend = call.attend
-            call.attend = lambda v: 2 * attend(v)
-            return call
-
-        def masked(self, q: Tensor, k: Tensor, options: Any) -> Any:
-            return options
-
-        def reweight(self, weights: Tensor, logits: Tensor) -> Tensor:
-            return weights
 
     module, x = Switching().eval(), torch.randn(2, 3, 5, 4)
     wanted = 2 * module(x)
@@ -126,6 +129,40 @@ def test_training_and_flags_are_found_out_apart() -> None:
         torch.testing.assert_close(module.train()(x), wanted)
         module.eval()
     assert sorted(by_view(module)) == [False, False, False, True]
+
+
+CALLS = 0
+
+
+class Counting(nn.Module):
+    """Attention that counts its calls in a global."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        global CALLS
+        CALLS += 1
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+class CountingInside(nn.Module):
+    """The same in a function that its forward defines."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        def count() -> None:
+            global CALLS
+            CALLS += 1
+
+        count()
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.mark.parametrize("kind", [Counting, CountingInside])
+def test_a_forward_that_writes_a_global_writes_that_of_its_module(kind: type[nn.Module]) -> None:
+    model = nn.Sequential(kind(), nn.Identity())
+    module_patches(model[0]).attention.append(Doubled())
+    for _ in range(3):
+        before = CALLS
+        model(torch.randn(1, 2, 3, 4))
+        assert before + 1 == CALLS
 
 
 def test_a_viewed_function_reads_the_live_names_of_its_module(monkeypatch: pytest.MonkeyPatch) -> None:

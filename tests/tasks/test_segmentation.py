@@ -347,7 +347,7 @@ def test_mistakes_are_found_when_the_task_is_opened(spec, options, fields, messa
 @pytest.mark.parametrize(
     ("spec", "options", "message"),
     [
-        (VIT.replace("img_size=32", "img_size=36"), {}, "multiple of 8 .*got 36.* Use --option crop=32 or crop=40"),
+        (VIT.replace("img_size=32", "img_size=36"), {}, "multiple of 8 .*got 36.* Use the option crop=32 or crop=40"),
         (VIT.replace("depth=4", "depth=1"), {}, "has a single feature map"),
         (HOSTS["cait"], {"mode": "whole"}, "only accepts images of 32 × 32 pixels. Use mode=slide"),
         ("vit_tiny_patch16_244", {}, "timm has no model"),

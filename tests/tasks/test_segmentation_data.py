@@ -108,7 +108,10 @@ def test_broken_pictures_are_skipped_by_name(root):
     batches = list(evaluation_batches(items(root, "val"), 2))
     assert [len(batch) for batch in batches] == [1, 1]
     assert batches[0].skipped == {"images/validation/ADE_val_00000001.jpg": "the file is empty"}
-    with pytest.raises(UnsmoothError, match=r"00000001.jpg of .* is broken: the file is empty\. Remove --strict-data"):
+    with pytest.raises(
+        UnsmoothError,
+        match=r"00000001.jpg of .* is broken: the file is empty\. Leave out strict_data \(--strict-data\)",
+    ):
         list(evaluation_batches(items(root, "val", strict=True), 1))
     for path in root.glob("images/training/*"):
         path.write_bytes(b"")

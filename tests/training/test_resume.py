@@ -230,7 +230,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(UnsmoothError, match="is not empty and holds no run"):
         small_run(tmp_path)
-    with pytest.raises(UnsmoothError, match=r"is a file\. Use a directory as --out"):
+    with pytest.raises(UnsmoothError, match=r"is a file\. Use a directory as out \(--out\)"):
         small_run(tmp_path / "thesis.tex")
     with pytest.raises(UnsmoothError, match="cannot write to"):
         small_run(tmp_path / "thesis.tex" / "run")

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -27,8 +27,6 @@ FIELDS: dict[str, Any] = {
     "epochs": 5, "batch_size": 16, "train_images": 256, "val_images": 32, "vitals_every": 0, "warmup_epochs": 0,
     "seeds": 1, "vitals": "none", "costs": False,
 }  # fmt: skip
-LONG = {**FIELDS, "epochs": 200}  # so that no run ends before it is interrupted
-STEPS = 256 // 16
 FAST = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
 
 
@@ -68,25 +66,11 @@ def test_mistakes_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
         run_on_ray([job], 1, 0, "cpu", lambda *report: None)
 
 
-@pytest.mark.slow
-@pytest.mark.full
-def test_an_interrupted_trial_saves_its_runs(cluster: Any, tmp_path: Path) -> None:
-    reports: list[tuple[str, int]] = []
-
-    def interrupt(name: str, done: int, total: int, line: Any) -> None:
-        reports.append((name, done))
-        if len([r for r in reports if r[1] > STEPS]) == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(Interrupted, match="run the same command again"):
-        compare(SPECS, "digits", out=tmp_path, cluster="ray", progress=False, on_progress=interrupt, **LONG)
-    states = [read_state(path)["trainer"] for path in tmp_path.rglob("state.safetensors")]
-    assert states and any(state["step"] for state in states), "a checkpoint within an epoch"
-    assert not list(tmp_path.rglob("result.json"))
+PLACE = (1, 3)  # the epoch and the step before which a run waits
 
 
-def slowly(starts: Path) -> Any:
-    """Runs that write where they start, and wait after each step, in which they can be killed.
+def waiting(folder: Path) -> Any:
+    """Runs that write where they start, and that wait at `PLACE` until the node is killed or they are interrupted.
 
     A function inside of one is sent by value.
     """
@@ -95,16 +79,32 @@ def slowly(starts: Path) -> Any:
         from unsmooth.training.trainer import Trainer
         from unsmooth.trials.ray_cluster import _work
 
-        step, started = Trainer._step, False
+        step, started, interrupted = Trainer._step, False, False
+
+        def wait() -> None:
+            handler: Any = signal.getsignal(signal.SIGINT)
+
+            def note(*received: Any) -> None:
+                nonlocal interrupted
+                interrupted = True
+                handler(*received)
+
+            signal.signal(signal.SIGINT, note)
+            (folder / f"waits_{job.name}").touch()
+            deadline = time.monotonic() + 120
+            while not interrupted and not (folder / "killed").exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            signal.signal(signal.SIGINT, handler)
 
         def patient_step(self: Trainer, batch: Any) -> None:
             nonlocal started
             if not started:
                 started = True
-                with starts.open("a") as file:
+                with (folder / "starts").open("a") as file:
                     file.write(f"{job.name}\t{self.epoch}\n")
+            if (self.epoch, self.step) == PLACE:
+                wait()
             step(self, batch)
-            time.sleep(0.06)
 
         Trainer._step = patient_step  # type: ignore[method-assign]
         try:
@@ -115,32 +115,49 @@ def slowly(starts: Path) -> Any:
     return work
 
 
+def when_both_wait(folder: Path, action: Callable[[], Any]) -> Thread:
+    """A thread that acts once two runs wait, if they do so within two minutes."""
+
+    def act() -> None:
+        deadline = time.monotonic() + 120
+        while len(list(folder.glob("waits_*"))) < 2:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.05)
+        action()
+
+    thread = Thread(target=act, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_an_interrupted_trial_saves_its_runs(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "_work", waiting(tmp_path))
+    when_both_wait(tmp_path, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted, match="run the same command again"):
+        compare(SPECS, "digits", out=tmp_path / "trial", cluster="ray", progress=False, **FIELDS)
+    states = [read_state(path)["trainer"] for path in tmp_path.rglob("state.safetensors")]
+    assert [(state["epoch"], state["step"]) for state in states] == [(PLACE[0], PLACE[1] + 1)] * 2
+    assert not list(tmp_path.rglob("result.json"))
+
+
 @pytest.mark.slow
 def test_runs_of_a_lost_node_resume_elsewhere(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node is killed while each node is within an epoch of a run that has a checkpoint."""
-    starts = tmp_path / "starts"
-    monkeypatch.setattr(ray_cluster, "_work", slowly(starts))
-    reports: list[tuple[str, int]] = []
-    killed = 0
+    monkeypatch.setattr(ray_cluster, "_work", waiting(tmp_path))
 
-    def kill_when_due() -> None:
-        nonlocal killed
-        while not killed:
-            time.sleep(0.05)
-            last = dict(reports)
-            if len([done for done in last.values() if done % STEPS > 2 and done > STEPS]) >= 2:
-                killed = len(reports)
-                cluster.remove_node(cluster.second, allow_graceful=False)
+    def kill() -> None:
+        cluster.remove_node(cluster.second, allow_graceful=False)
+        (tmp_path / "killed").touch()
 
-    killer = Thread(target=kill_when_due, daemon=True)
-    killer.start()
-    trial = compare(
-        SPECS, "digits", out=tmp_path / "ray", cluster="ray", progress=False,
-        on_progress=lambda name, done, total, line: reports.append((name, done)), **FIELDS,
-    )  # fmt: skip
-    assert killed and not killer.is_alive()
+    killer = when_both_wait(tmp_path, kill)
+    trial = compare(SPECS, "digits", out=tmp_path / "ray", cluster="ray", progress=False, **FIELDS)
+    killer.join(timeout=120)
+    assert (tmp_path / "killed").exists(), "both runs have waited, and a node was killed"
     by_run: dict[str, list[int]] = {}
-    for line in starts.read_text().splitlines():
+    for line in (tmp_path / "starts").read_text().splitlines():
         name, epoch = line.split("\t")
         by_run.setdefault(name, []).append(int(epoch))
     assert [epochs[0] for epochs in by_run.values()] == [0, 0]
@@ -161,7 +178,7 @@ def test_runs_of_a_lost_node_resume_elsewhere(cluster: Any, tmp_path: Path, monk
 
 def test_without_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UnsmoothError, match=r"--cluster ray needs ray. pip install 'unsmooth\[ray\]'"):
+    with pytest.raises(UnsmoothError, match=r"cluster='ray' \(--cluster\) needs ray. pip install 'unsmooth\[ray\]'"):
         compare(SPECS, "digits", out=tmp_path, cluster="ray", progress=False, **FIELDS)
     assert not any(path.name == "state.safetensors" for path in tmp_path.rglob("*"))
     assert run_on_ray([], 1, 0, "cpu", lambda *report: None) == {}

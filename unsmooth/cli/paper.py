@@ -125,5 +125,5 @@ def _lines(experiment: Experiment | UnavailableExperiment) -> list[str]:
     state = f"[dim]{escape(experiment.state)}[/dim]"
     if not isinstance(experiment, Experiment):
         return [state]
-    groups = [f"group {escape(repr(group.name))}: {escape(', '.join(group.names()))}" for group in experiment.groups]
+    groups = [f"group {escape(repr(group.name))}: {escape('; '.join(group.names()))}" for group in experiment.groups]
     return [escape(experiment.shows), *groups, state]

@@ -115,7 +115,8 @@ def _raise_fatal(batches: Iterator[Any]) -> Iterator[Any]:
             if all(worker.is_alive() for worker in getattr(batches, "_workers", ())):
                 raise
             raise UnsmoothError(
-                "a process that loads images died, possibly out of memory. Repeat the command with fewer --workers."
+                "a process that loads images died, possibly out of memory. Repeat the command "
+                "with fewer workers (--workers)."
             ) from error
         if batch is None:
             return

@@ -101,7 +101,7 @@ class ImageDataset(Dataset[Any]):
 
     def strict_error(self, name: str, reason: object) -> str:
         """Message for a broken image that stops the run."""
-        return f"{name} of {self.images.name} is broken: {reason}. Remove --strict-data to skip it."
+        return f"{name} of {self.images.name} is broken: {reason}. Leave out strict_data (--strict-data) to skip it."
 
 
 def collate(items: list[Item]) -> ImageBatch:

@@ -212,7 +212,7 @@ def decode_image(read: Callable[[], Image.Image]) -> Image.Image:
 
 
 class _TruncationFlag:
-    """Value of Pillow's global flag before the first running decoder changed it."""
+    """Value of Pillow's flag, which is one for the process, before the first running decoder changed it."""
 
     lock = threading.Lock()
     decoders = 0

@@ -125,7 +125,7 @@ def _folder(path: Path, both: bool) -> tuple[Images, Images | None]:
         missing = "train" if not train.is_dir() else f"{VALIDATION[0]} (or {', '.join(VALIDATION[1:])})"
         raise UnsmoothError(
             f"the folder {path} has no split {missing}. Put class folders into {path / 'train'} and {path / 'val'}, or "
-            "use --val-data."
+            "use val_data (--val-data)."
         )
     return open_images(train), open_images(held)
 
@@ -146,7 +146,7 @@ def _npz(path: Path, both: bool) -> tuple[Images, Images | None]:
     if train is None or (both and held is None):
         raise UnsmoothError(
             f"{path} has no split {'train' if train is None else 'for validation'}: it holds {', '.join(arrays)}. "
-            "Use x_train, y_train, x_test and y_test, or --val-data."
+            "Use x_train, y_train, x_test and y_test, or val_data (--val-data)."
         )
     return train, held
 
@@ -164,7 +164,7 @@ def _timm(source: str, both: bool, root: str | Path | None) -> tuple[ImageSource
         except UnsmoothError as error:
             reasons.append(str(error))
     raise UnsmoothError(
-        f"{source} has no split for validation (tried {', '.join(VALIDATION)}). Use --val-data; {reasons[0]}"
+        f"{source} has no split for validation (tried {', '.join(VALIDATION)}). Use val_data (--val-data); {reasons[0]}"
     )
 
 

@@ -34,7 +34,7 @@ def open_timm(text: str, root: str | Path | None = None) -> ImageSource:
     if package and find_spec(package) is None:
         raise UnsmoothError(f"{text} needs {package}. pip install {install}")
     if root is None and name.prefix in ROOTS:
-        raise UnsmoothError(f"{text} needs --data-dir: {ROOTS[name.prefix]}")
+        raise UnsmoothError(f"{text} needs data_dir (--data-dir): {ROOTS[name.prefix]}")
     openers: dict[str, Callable[[DataName, str | None], ImageSource]] = {
         "torch": _open_torchvision, "hfds": _open_hugging_face, "wds": streams.open_webdataset,
         "hfids": streams.open_hf_stream, "tfds": streams.open_tfds,

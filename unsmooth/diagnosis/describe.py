@@ -26,9 +26,9 @@ from unsmooth.results.measured import (
     Weights,
     round_values,
 )
-from unsmooth.spec import parse
+from unsmooth.spec import ModelSpec
 from unsmooth.surgery.record import applied, record_of
-from unsmooth.surgery.storage import WEIGHTS
+from unsmooth.surgery.storage import WEIGHTS, OpenedModel
 from unsmooth.utils.precision import whole
 from unsmooth.vitals.base import Vital
 
@@ -50,17 +50,18 @@ def describe_model(model: nn.Module, name: str, anatomy: Anatomy, weights: Weigh
 
 
 def describe_weights(
-    given: nn.Module | str | Path, model: nn.Module, checkpoint: Path | None, pretrained: bool
+    given: nn.Module | str | Path | ModelSpec, opened: OpenedModel, checkpoint: Path | None, pretrained: bool
 ) -> Weights:
-    """Where the weights of `model` come from; `given` is what the caller passed."""
+    """Where the weights of a model come from; `given` is what the caller passed."""
+    model = opened.model
     if checkpoint is not None:
         file = checkpoint / WEIGHTS if checkpoint.is_dir() else checkpoint
         return Weights("file", str(checkpoint), sha256=_digest_of_file(file))
     if isinstance(given, nn.Module):
         return Weights("object", sha256=digest_of_tensors(model))
-    if Path(given).is_dir():
+    if isinstance(given, str | Path) and Path(given).is_dir():
         return Weights("folder", str(given), sha256=_digest_of_file(Path(given) / WEIGHTS))
-    host = parse(str(given)).host
+    host = None if opened.spec is None else opened.spec.host
     if pretrained or (host is not None and host.options.get(PRETRAINED)):
         name = "" if host is None else host.name
         return Weights("pretrained", name, _tag_of(model), digest_of_tensors(model))

@@ -36,6 +36,7 @@ from unsmooth.hosts.inputs import Example, batch_inputs, describes_input
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.measured import Reference
 from unsmooth.results.provenance import Provenance, versions
+from unsmooth.spec import ModelSpec
 from unsmooth.surgery.plan import anatomy_of, fit, select_blocks
 from unsmooth.surgery.storage import open_model
 from unsmooth.utils.devices import choose_device
@@ -55,7 +56,7 @@ SAMPLE_IMAGES = 2
 
 
 def diagnose(
-    model: nn.Module | str | Path,
+    model: nn.Module | str | Path | ModelSpec,
     images: ImageInput = None,
     vitals: str | Iterable[str] | None = None,
     blocks: str | None = None,
@@ -109,7 +110,7 @@ def diagnose(
 
 
 def _diagnose(
-    given: nn.Module | str | Path,
+    given: nn.Module | str | Path | ModelSpec,
     images: ImageInput,
     settings: DiagnoseSettings,
     example: Example | None,
@@ -121,8 +122,9 @@ def _diagnose(
     report("examining", 0, None)
     selected = registry.select(settings.vitals)
     requested = settings.vitals.split(",")
-    model, name = open_model(given, settings.checkpoint, settings.pretrained)
-    weights = describe_weights(given, model, settings.checkpoint, settings.pretrained)
+    opened = open_model(given, settings.checkpoint, settings.pretrained)
+    model, name = opened.model, opened.name
+    weights = describe_weights(given, opened, settings.checkpoint, settings.pretrained)
     if isinstance(given, nn.Module):
         if settings.device:
             raise UnsmoothError(f"a model stays on its device. Move it first: model.to({settings.device!r}).")

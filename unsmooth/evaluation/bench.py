@@ -21,13 +21,14 @@ from unsmooth.hosts.modes import device_of
 from unsmooth.hosts.outputs import classes_of
 from unsmooth.results.bench import Bench, BenchRow, Energy, Operations, Throughput, TimingConditions
 from unsmooth.results.provenance import Provenance, versions
+from unsmooth.spec import ModelSpec
 from unsmooth.surgery.record import applied
 from unsmooth.surgery.storage import open_model
 from unsmooth.utils.devices import choose_device
 from unsmooth.utils.options import merge_options
 
 Progress = Callable[[int, int | None], None]  # steps done, total
-Model = nn.Module | str | Path
+Model = nn.Module | str | Path | ModelSpec
 
 
 def bench(
@@ -68,8 +69,11 @@ def bench(
     """
     settings = merge_options(BenchSettings, settings, fields, BenchSettings.label)
     if settings.training and not settings.throughput:
-        raise UnsmoothError("training=True needs throughput=True. Remove --no-throughput or --training.")
-    models = [models] if isinstance(models, str | Path | nn.Module) else list(models)
+        raise UnsmoothError(
+            "training=True needs throughput=True. Leave out "
+            "throughput=False (--no-throughput), or training (--training)."
+        )
+    models = [models] if isinstance(models, str | Path | ModelSpec | nn.Module) else list(models)
     if not models:
         raise UnsmoothError("there are no models to measure. Pass at least one, such as deit_small_patch16_224.")
     started = time.time()
@@ -134,10 +138,10 @@ def _open(models: Sequence[Model], device: str | None) -> dict[str, nn.Module]:
     """Every model under a unique name."""
     hosts: dict[str, nn.Module] = {}
     for source in models:
-        model, name = open_model(source)
+        model, name, _ = open_model(source)
         if not isinstance(source, nn.Module) or device is not None:
             model.to(choose_device(device))
-        if name in hosts and isinstance(source, str | Path):
+        if name in hosts and not isinstance(source, nn.Module):
             raise UnsmoothError(f"{name} is given twice. Pass each model once.")
         namesakes = sum(other == name or other.startswith(f"{name} #") for other in hosts)
         hosts[f"{name} #{namesakes + 1}" if namesakes else name] = model

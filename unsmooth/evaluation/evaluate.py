@@ -82,7 +82,7 @@ def evaluate(
     """
     settings = merge_options(EvaluateSettings, settings, fields, EvaluateSettings.label)
     _check(settings, data)
-    host, name = open_model(model, settings.checkpoint)
+    host, name, _ = open_model(model, settings.checkpoint)
     prepare = preprocessing(host, settings.image_size)
     for share in settings.occlusion:
         robustness.hole(*prepare.size[1:], share)

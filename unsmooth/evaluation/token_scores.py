@@ -95,7 +95,7 @@ def token_scores(
         2
     """
     settings = merge_options(EvaluateSettings, settings, fields, EvaluateSettings.label)
-    host, _ = open_model(model, settings.checkpoint)
+    host = open_model(model, settings.checkpoint).model
     if settings.device is not None or not isinstance(model, nn.Module):
         host.to(choose_device(settings.device, mps=False))
     prepare = preprocessing(host, settings.image_size)

@@ -28,8 +28,22 @@ NAMED = ("pixel_values_videos", "pixel_values", "input_values")  # arguments of 
 FRAMES = ("num_frames", "frames_per_clip")  # attributes with the frames of a clip
 KINDS = {2: "spectrograms or signals", 3: "images", 4: "clips"}  # by the axes of one item
 
-# Sizes of hosts that do not tell theirs, found by trying.
-_TRIED: WeakKeyDictionary[nn.Module, tuple[int, int, int]] = WeakKeyDictionary()
+
+class _TriedSizes:
+    """Sizes of images of hosts that do not tell theirs, found by trying.
+
+    They are not kept on the host, since reading a host must not change it, and are forgotten with it.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: WeakKeyDictionary[nn.Module, tuple[int, int, int]] = WeakKeyDictionary()
+
+    def find(self, model: nn.Module) -> None:
+        if model not in self.sizes:
+            self.sizes[model] = _usual_size(model)
+
+
+_tried = _TriedSizes()
 
 
 def example_input(model: nn.Module) -> Example:
@@ -43,7 +57,7 @@ def example_input(model: nn.Module) -> Example:
     if isinstance(own, Mapping):
         return dict(own)
     if not isinstance(own, Tensor) and not describes_input(model) and _known_side(model) is None:
-        _TRIED[model] = _TRIED.get(model) or _usual_size(model)
+        _tried.find(model)
     return batch_inputs(model, torch.randn(1, *input_shape(model), generator=torch.Generator().manual_seed(0)))
 
 
@@ -180,8 +194,8 @@ def image_size(model: nn.Module) -> tuple[int, int, int]:
     settings = getattr(model, "pretrained_cfg", None) or {}
     channels, height, width = settings.get("input_size", (3, 224, 224))
     side = _known_side(model)
-    if side is None and model in _TRIED:
-        return _TRIED[model]
+    if side is None and model in _tried.sizes:
+        return _tried.sizes[model]
     if side is not None:
         height, width = side if isinstance(side, list | tuple) else (side, side)
     channels = getattr(model, "in_chans", channels)  # for hosts without a convolution

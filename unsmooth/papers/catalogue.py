@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.report.metrics import METRICS
-from unsmooth.spec import parse
+from unsmooth.spec import ModelSpec, parse, parse_remedies
 from unsmooth.utils.files import read_toml
 
 COUNTED = tuple(name for name, metric in METRICS.items() if metric.counted)  # on hosts of published size
@@ -53,6 +53,12 @@ class PublishedArm:
     gains: Mapping[str, str] = field(default_factory=dict)  # published as text, where no values are
 
 
+def treated(host: str, add: str) -> ModelSpec:
+    """A host with the remedies of an arm."""
+    spec = parse(host)
+    return ModelSpec(spec.host, (*spec.remedies, *parse_remedies(add)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class PublishedGroup:
     """Arms that are compared with the first of them."""
@@ -65,25 +71,26 @@ class PublishedGroup:
     overrides: Mapping[str, Any] = field(default_factory=dict)  # recipe fields of this group
     small_overrides: Mapping[str, Any] = field(default_factory=dict)
 
-    def spec(self, arm: PublishedArm, small: bool) -> str:
-        """The model spec of an arm, at full or small scale; "" if there is no model."""
-        if arm.why:
-            return ""
-        host = (arm.small or self.small) if small else (arm.host or self.host)
-        return host + (f"+{arm.add}" if arm.add else "")
+    def spec(self, arm: PublishedArm, small: bool) -> ModelSpec:
+        """The model spec of an arm that can be built, at full or small scale."""
+        return treated((arm.small or self.small) if small else (arm.host or self.host), arm.add)
 
     @property
     def models(self) -> list[PublishedArm]:
         """The arms that can be built."""
         return [arm for arm in self.arms if not arm.why]
 
-    def specs(self, small: bool) -> list[str]:
+    def specs(self, small: bool) -> list[ModelSpec]:
         """The model specs of the arms that can be built, at full or small scale."""
         return [self.spec(arm, small) for arm in self.models]
 
     def names(self) -> list[str]:
         """The names of the arms that can be built."""
         return [arm.name or arm.add or PLAIN for arm in self.models]
+
+
+def _texts(group: PublishedGroup, small: bool) -> list[str]:
+    return list(map(str, group.specs(small)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,8 +182,8 @@ class Experiment:
             "finetuned": self.finetuned, "finetune": self.small_finetune, "claims": [
                 (claim.curve, claim.metric, claim.arm, claim.test, claim.than, claim.tolerance) for claim in self.claims
             ],
-            "counted": [group.specs(small=False) for group in self.groups] if set(COUNTED) & set(self.measures) else [],
-            "specs": [(group.specs(small=True), group.small_overrides) for group in self.groups], "small": self.small,
+            "counted": [_texts(group, False) for group in self.groups] if set(COUNTED) & set(self.measures) else [],
+            "specs": [(_texts(group, True), group.small_overrides) for group in self.groups], "small": self.small,
             "recipe": load_recipe(self.small.recipe, self.small.overrides).to_json(),
         }  # fmt: skip
         return hashlib.sha256(repr(measured).encode()).hexdigest()[:16]

@@ -11,22 +11,21 @@ from unsmooth.evaluation.cost import flops, parameters
 from unsmooth.papers.catalogue import COUNTED, Experiment, PublishedArm, PublishedGroup
 from unsmooth.papers.rows import add_measured
 from unsmooth.results.reproduction import ArmResult
-from unsmooth.spec import ModelSpec, parse
+from unsmooth.spec import ModelSpec
 from unsmooth.surgery.apply import apply
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.plan import anatomy_of, plan
 
 
 @cache
-def counts(spec: str) -> dict[str, float]:
+def counts(spec: ModelSpec) -> dict[str, float]:
     """The metrics in `catalogue.COUNTED` of a model, in units of one."""
-    parsed = parse(spec)
     with torch.device("meta"):
-        model = create_model(str(ModelSpec(parsed.host, ())))
+        model = create_model(ModelSpec(spec.host))
         added = 0
-        for remedy in parsed.remedies:
-            added += plan(model, str(remedy)).flops
-            apply(model, str(remedy))
+        for remedy in spec.remedies:
+            added += plan(model, remedy).flops
+            apply(model, remedy)
     counted = {"parameters": float(parameters(model)), "macs": flops(model) / 2, "added_flops": float(added)}
     try:
         return {**counted, "layers": float(len(anatomy_of(model).blocks))}

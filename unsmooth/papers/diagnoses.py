@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from unsmooth import remedies
 from unsmooth.diagnosis.diagnose import diagnose
 from unsmooth.errors import UnsmoothError
@@ -17,7 +19,7 @@ from unsmooth.papers.rows import published_row
 from unsmooth.papers.trials import describe_data, describe_training, train_group
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.reproduction import ArmResult, GroupResult
-from unsmooth.spec import parse
+from unsmooth.spec import ModelSpec, parse, parse_item, parse_remedies
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.storage import load
 from unsmooth.training.run import train
@@ -32,7 +34,7 @@ class GroupDiagnoses:
     """Diagnoses of the models of a group, or of one model of the user (`group` is None)."""
 
     group: PublishedGroup | None
-    specs: list[str]
+    specs: list[ModelSpec]
     diagnoses: list[Diagnosis]
     data: str
 
@@ -50,11 +52,11 @@ def run_diagnoses(experiment: Experiment, request: RunRequest) -> tuple[list[Gro
 
 def _diagnose_own(experiment: Experiment, request: RunRequest) -> GroupDiagnoses:
     if len(request.checkpoints) > 1:
-        raise UnsmoothError(f"--spec takes one checkpoint (got {len(request.checkpoints)}).")
+        raise UnsmoothError(f"spec (--spec) takes one checkpoint (got {len(request.checkpoints)}).")
     checkpoint = request.checkpoints[0] if request.checkpoints else None
     model: Any = create_model(request.spec, pretrained=True) if request.pretrained else request.spec
     diagnosis = _diagnose(experiment, request, model, checkpoint, request.data)
-    return GroupDiagnoses(None, [request.spec], [diagnosis], _describe_images(diagnosis))
+    return GroupDiagnoses(None, [], [diagnosis], _describe_images(diagnosis))
 
 
 def _diagnose_given(experiment: Experiment, group: PublishedGroup, request: RunRequest) -> GroupDiagnoses:
@@ -62,14 +64,15 @@ def _diagnose_given(experiment: Experiment, group: PublishedGroup, request: RunR
     specs = group.specs(request.small)
     if not request.checkpoints and not request.pretrained:
         raise UnsmoothError(
-            f"{experiment.id} needs trained models ({', '.join(specs)}). Give --checkpoint for each, or --pretrained, "
-            "or --spec and --checkpoint of your own model, or --small to train small ones."
+            f"{experiment.id} needs trained models ({', '.join(map(str, specs))}). Give checkpoints (--checkpoint) for "
+            "each, or pretrained (--pretrained), or spec and checkpoints of your own model (--spec, --checkpoint), or "
+            "small (--small) to train small ones."
         )
     treated = [arm.add for arm in group.models if arm.add and not _without_parameters(arm.add)]
     if request.pretrained and treated:
         raise UnsmoothError(
-            f"there are no pretrained weights with {', '.join(treated)}. Give --checkpoint for each model instead of "
-            "--pretrained."
+            f"there are no pretrained weights with {', '.join(treated)}. Give checkpoints (--checkpoint) for each "
+            "model instead of pretrained (--pretrained)."
         )
     if request.checkpoints and len(request.checkpoints) != len(specs):
         raise UnsmoothError(f"{group.name} needs {len(specs)} checkpoints (got {len(request.checkpoints)}).")
@@ -83,7 +86,7 @@ def _diagnose_given(experiment: Experiment, group: PublishedGroup, request: RunR
 
 def _without_parameters(spec: str) -> bool:
     """Whether remedies have nothing to learn, so that the weights of the plain host are those of the treated one."""
-    return all(remedies.get(item.name).parameters == "–" for item in parse(f"host+{spec}").remedies)
+    return all(remedies.get(item.name).parameters == "–" for item in parse_remedies(spec))
 
 
 def _diagnose_trained(experiment: Experiment, group: PublishedGroup, request: RunRequest) -> GroupDiagnoses:
@@ -118,7 +121,8 @@ def _diagnose_one_trained(experiment: Experiment, group: PublishedGroup, request
 def _diagnose(
     experiment: Experiment, request: RunRequest, model: Any, checkpoint: Path | None, images: str | None
 ) -> Diagnosis:
-    request.on_stage(f"{experiment.id}: diagnosing {model if isinstance(model, str) else type(model).__name__}")
+    name = type(model).__name__ if isinstance(model, nn.Module) else model
+    request.on_stage(f"{experiment.id}: diagnosing {name}")
     names = [*(curve.vital for curve in experiment.curves), *experiment.vitals.split(",")]
     vitals = [name for name in dict.fromkeys(names) if name]
     return diagnose(
@@ -137,8 +141,11 @@ def _group_result(experiment: Experiment, diagnosed: GroupDiagnoses, request: Ru
     from unsmooth.report.render import diagnosis_figures
 
     group, rows = diagnosed.group, []
-    for i, (spec, diagnosis) in enumerate(zip(diagnosed.specs, diagnosed.diagnoses, strict=True)):
-        row = published_row(group, i, spec) if group is not None else _own_row(spec, diagnosis.model.remedies)
+    for i, diagnosis in enumerate(diagnosed.diagnoses):
+        if group is not None:
+            row = published_row(group, i, diagnosed.specs[i])
+        else:
+            row = _own_row(request.spec, diagnosis.model.remedies)
         diagnosis.model.name = row.name if group is not None else row.spec
         shown = [curve for curve in experiment.curves if group is None or not curve.arms or row.name in curve.arms]
         curves = {curve.label: curve_by_block(diagnosis, curve) for curve in shown}
@@ -160,6 +167,9 @@ def _own_row(spec: str, remedies: list[str]) -> ArmResult:
 
     `remedies` are those of the model: a checkpoint may add some to the spec.
     """
-    missing = [] if Path(spec).exists() else [remedy for remedy in remedies if f"+{remedy}" not in spec]
-    full_spec = "+".join([spec, *missing])
-    return ArmResult(name=full_spec if remedies else PLAIN, spec=full_spec, values={}, curves={})
+    full = spec
+    if not Path(spec).exists():
+        given = parse(spec)
+        missing = [remedy for remedy in map(parse_item, remedies) if remedy not in given.remedies]
+        full = str(ModelSpec(given.host, (*given.remedies, *missing)))
+    return ArmResult(name=full if remedies else PLAIN, spec=full, values={}, curves={})

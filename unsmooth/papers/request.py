@@ -12,6 +12,7 @@ from pydantic import Field
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.papers.catalogue import Experiment, PublishedGroup, Scale
 from unsmooth.recipes.recipe import Recipe, load_recipe
+from unsmooth.spec import ModelSpec
 from unsmooth.utils.options import FilePath, option, options
 
 DIGITS = "digits"  # default data with small=True
@@ -62,7 +63,7 @@ class RunRequest:
         if self.small:
             return experiment.small.data or DIGITS
         raise UnsmoothError(
-            f"{experiment.id} is published on {experiment.full.data}. Give it as data (--data), or use --small."
+            f"{experiment.id} is published on {experiment.full.data}. Give it as data (--data), or use small (--small)."
         )
 
     def recipe(self, experiment: Experiment, group: PublishedGroup) -> Recipe:
@@ -79,7 +80,7 @@ class RunRequest:
 
 def distinct_groups(groups: Sequence[PublishedGroup]) -> list[PublishedGroup]:
     """Groups without those whose small models are the same as those of an earlier group."""
-    first = dict[tuple[str, ...], PublishedGroup]()
+    first = dict[tuple[ModelSpec, ...], PublishedGroup]()
     for group in groups:
         first.setdefault(tuple(group.specs(small=True)), group)
     return list(first.values())

@@ -7,11 +7,12 @@ from dataclasses import replace
 from unsmooth.papers.catalogue import PublishedArm, PublishedGroup
 from unsmooth.report.metrics import METRICS
 from unsmooth.results.reproduction import ArmResult, MeasuredValue
+from unsmooth.spec import ModelSpec
 
 
-def published_row(group: PublishedGroup, index: int, spec: str) -> ArmResult:
+def published_row(group: PublishedGroup, index: int, spec: ModelSpec) -> ArmResult:
     """The row of an arm with its published values. Measured values are added later."""
-    return _row(group, group.models[index], group.names()[index], spec)
+    return _row(group, group.models[index], group.names()[index], str(spec))
 
 
 def with_printed_rows(group: PublishedGroup, rows: list[ArmResult]) -> list[ArmResult]:

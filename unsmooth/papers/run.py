@@ -57,7 +57,7 @@ def reproduce(name: str, request: RunRequest) -> Reproduction:
 
     experiment = open_experiment(name)
     if request.out.exists() and not request.out.is_dir():
-        raise UnsmoothError(f"{request.out} is a file. Use a directory as --out.")
+        raise UnsmoothError(f"{request.out} is a file. Use a directory as out (--out).")
     _check_request(experiment, request)
     started = time.time()
     groups, data = RUNNERS[experiment.kind](experiment, request)
@@ -88,14 +88,14 @@ UNUSED = {
     "theorem": ("spec", "data", "only", "checkpoints", "pretrained", "seeds", "overrides"),
 }  # fmt: skip
 UNUSED_WITH_SPEC = ("only", "overrides")
-OPTIONS = {"checkpoints": "--checkpoint", "overrides": "a recipe field"}
+OPTIONS = {"checkpoints": "checkpoints (--checkpoint)", "overrides": "a recipe field"}
 
 
 def _check_request(experiment: Experiment, request: RunRequest) -> None:
     for field in (*UNUSED[experiment.kind], *(UNUSED_WITH_SPEC if request.spec else ())):
         if getattr(request, field):
-            option = OPTIONS.get(field, f"--{field.replace('_', '-')}")
-            own = " with --spec" if request.spec and field in UNUSED_WITH_SPEC else ""
+            option = OPTIONS.get(field, f"{field} (--{field.replace('_', '-')})")
+            own = " with spec (--spec)" if request.spec and field in UNUSED_WITH_SPEC else ""
             raise UnsmoothError(
                 f"{experiment.id} is a {experiment.kind}, which does not support {option}{own}. Leave it out."
             )

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from unsmooth.papers.catalogue import Experiment, PublishedArm, PublishedGroup
+from unsmooth.papers.catalogue import Experiment, PublishedArm, PublishedGroup, treated
 from unsmooth.papers.request import RunRequest
 from unsmooth.papers.rows import add_measured, published_row, with_printed_rows
 from unsmooth.papers.small_data import WRITERS
 from unsmooth.papers.trials import check_start
 from unsmooth.recipes.recipe import Recipe, load_recipe
 from unsmooth.results.reproduction import ArmResult, GroupResult
-from unsmooth.spec import bare_name, parse
+from unsmooth.spec import ModelSpec, bare_name
 from unsmooth.tasks.model_factory import build
 from unsmooth.training.observer import ProgressObserver
 from unsmooth.training.run import train
@@ -58,13 +58,13 @@ def _data(experiment: Experiment, request: RunRequest) -> tuple[str, str]:
 
 
 def _arm(
-    experiment: Experiment, group: PublishedGroup, arm: PublishedArm, spec: str, data: str, request: RunRequest
+    experiment: Experiment, group: PublishedGroup, arm: PublishedArm, spec: ModelSpec, data: str, request: RunRequest
 ) -> list[dict[str, Any]]:
     """The results of all runs of an arm."""
     scale = request.scale(experiment)
     results = []
     for seed in range(request.seeds_of(experiment)):
-        folder = request.folder(group) / PlannedArm(parse(spec), "").slug / f"seed{seed}"
+        folder = request.folder(group) / PlannedArm(spec, "").slug / f"seed{seed}"
         run = {
             "seed": seed, "recipe": request.recipe(experiment, group), "task": experiment.task,
             "options": scale.options, "pretrained": request.pretrained,
@@ -90,9 +90,9 @@ def _finetune(
     )  # fmt: skip
 
 
-def _finetune_spec(experiment: Experiment, arm: PublishedArm, request: RunRequest) -> str:
+def _finetune_spec(experiment: Experiment, arm: PublishedArm, request: RunRequest) -> ModelSpec:
     host = experiment.small_finetune if request.small else experiment.finetune
-    return host + (f"+{arm.add}" if arm.add else "")
+    return treated(host, arm.add)
 
 
 def _finetune_recipe(experiment: Experiment, request: RunRequest) -> Recipe:
@@ -109,7 +109,7 @@ def _check_finetuning(experiment: Experiment, request: RunRequest) -> None:
             build(_finetune_spec(experiment, arm, request), 10, _finetune_recipe(experiment, request), 0)
 
 
-def _train(spec: str, data: str, folder: Path, request: RunRequest, title: str, **run: Any) -> dict[str, Any]:
+def _train(spec: ModelSpec, data: str, folder: Path, request: RunRequest, title: str, **run: Any) -> dict[str, Any]:
     request.on_stage(title)
     observer = None if request.on_progress is None else ProgressObserver(title, request.on_progress)
     return train(

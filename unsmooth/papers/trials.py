@@ -20,6 +20,7 @@ from unsmooth.recipes.recipe import load_recipe
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.reproduction import ArmResult, GroupResult, MeasuredCurve
 from unsmooth.results.trial import Arm, Difference, Spread, Trial
+from unsmooth.spec import ModelSpec
 from unsmooth.tasks.model_factory import build
 from unsmooth.training.run import train
 from unsmooth.trials.compare import compare
@@ -57,7 +58,8 @@ def check_start(experiment: Experiment, request: RunRequest) -> None:
     """Check that fine-tuning at full scale has weights to start from."""
     if experiment.finetuned and not (request.small or request.pretrained or request.checkpoints):
         raise UnsmoothError(
-            f"{experiment.id} fine-tunes trained hosts. Give --pretrained or --checkpoint, or use --small."
+            f"{experiment.id} fine-tunes trained hosts. Give pretrained (--pretrained) or checkpoints (--checkpoint), "
+            "or use small (--small)."
         )
 
 
@@ -99,7 +101,7 @@ def train_group(experiment: Experiment, group: PublishedGroup, request: RunReque
     return trial
 
 
-def _arm_fields(group: PublishedGroup, request: RunRequest) -> dict[str, Mapping[str, Any]]:
+def _arm_fields(group: PublishedGroup, request: RunRequest) -> dict[ModelSpec, Mapping[str, Any]]:
     """Recipe fields that the paper changes for single arms. Small runs have one recipe for all."""
     if request.small:
         return {}

@@ -110,7 +110,8 @@ class Recipe:
                 raise ValueError(f"{name} must be two numbers above 0, the smaller first (got {low:g}, {high:g})")
         if self.warmup_epochs > self.epochs:
             raise ValueError(
-                f"warmup_epochs must be at most epochs, {self.epochs} (got {self.warmup_epochs}). Use --warmup-epochs 0"
+                f"warmup_epochs must be at most epochs, {self.epochs} (got {self.warmup_epochs}). Use "
+                "warmup_epochs=0 (--warmup-epochs)"
             )
         if self.mixes and self.batch_size % 2:
             raise ValueError(f"mixup and cutmix need an even batch_size (got {self.batch_size})")

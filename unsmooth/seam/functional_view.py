@@ -3,7 +3,7 @@
 A mode is asked about every function of a module, which takes longer than a small attention does. A function with the
 code of the host's forward, but with other globals, calls our attention instead: under the name of
 `torch.nn.functional`, or of its attention, it finds a view. All other names are looked up in the host's globals, so
-they are what they are for the host.
+they are what they are for the host. A forward that writes globals has no view: it would write into ours.
 
 Whether a forward reaches its attention by these names is not guessed. The first pass of each kind runs the viewed
 function inside the mode, which sees all attention; if all of it came through the view, later passes need no mode.
@@ -11,9 +11,10 @@ function inside the mode, which sees all attention; if all of it came through th
 
 from __future__ import annotations
 
+import dis
 import threading
 from functools import cache
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch.nn.functional as F
@@ -80,8 +81,11 @@ class _Globals(dict[str, Any]):
 
 @cache
 def viewed(forward: Any) -> FunctionType | None:
-    """The forward function of a host with a view of fused attention; None if its globals do not name it."""
-    if not isinstance(forward, FunctionType):
+    """The forward function of a host with a view of fused attention.
+
+    None if its globals do not name fused attention, or if it writes globals.
+    """
+    if not isinstance(forward, FunctionType) or _writes_globals(forward.__code__):
         return None
     replaced: dict[str, Any] = {}
     for name, value in forward.__globals__.items():
@@ -95,3 +99,12 @@ def viewed(forward: Any) -> FunctionType | None:
     function = FunctionType(forward.__code__, scope, forward.__name__, forward.__defaults__, forward.__closure__)
     function.__kwdefaults__ = forward.__kwdefaults__
     return function
+
+
+def _writes_globals(code: CodeType) -> bool:
+    """Whether a function, or one that it defines, writes a global name or may do so through the dict of them."""
+    if {"globals", "exec", "eval"} & {*code.co_names}:
+        return True
+    if any(step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for step in dis.get_instructions(code)):
+        return True
+    return any(_writes_globals(inner) for inner in code.co_consts if isinstance(inner, CodeType))

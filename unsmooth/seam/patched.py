@@ -278,7 +278,8 @@ def _with_view(forward: Any, module: nn.Module, patches: ModulePatches, args: An
                 patched.inside_mode = True
                 out = patched.run_viewed(function, module, args, kwargs)
         reads_tokens = any(patch.reads_tokens for patch in patches.attention)
-        patches.memo[kind] = patched.viewed_count == patched.attention_count and not reads_tokens
+        complete = function is not None and patched.viewed_count == patched.attention_count
+        patches.memo[kind] = complete and not reads_tokens
     patched.check(type(module).__name__)
     return out
 

@@ -15,7 +15,7 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -135,9 +135,17 @@ def load(path: str | Path, model: nn.Module | str | ModelSpec | None = None) -> 
     return model
 
 
+class OpenedModel(NamedTuple):
+    """A model that a command works on."""
+
+    model: nn.Module
+    name: str
+    spec: ModelSpec | None = None  # it was built from
+
+
 def open_model(
-    model: nn.Module | str | Path, checkpoint: str | Path | None = None, pretrained: bool = False
-) -> tuple[nn.Module, str]:
+    model: nn.Module | str | Path | ModelSpec, checkpoint: str | Path | None = None, pretrained: bool = False
+) -> OpenedModel:
     """A model and its name, from a model, a folder of `save`, a repository of `push`, or a spec."""
     if pretrained and checkpoint is not None:
         raise UnsmoothError("give either pretrained weights or a checkpoint, not both.")
@@ -147,12 +155,14 @@ def open_model(
             if pretrained:
                 raise UnsmoothError(f"{folder} holds weights already. Leave out pretrained.")
             loaded = load(folder)
-            return loaded, str(applied(loaded)) or folder.name
+            return OpenedModel(loaded, str(applied(loaded)) or folder.name)
         text = str(model)
         if checkpoint is None and not pretrained and _pushed(text):
             loaded = load(text)
-            return loaded, str(applied(loaded)) or text
-        return (create_model(text, pretrained) if checkpoint is None else load(checkpoint, text)), text
+            return OpenedModel(loaded, str(applied(loaded)) or text)
+        return _open_spec(parse(text), text, checkpoint, pretrained)
+    if isinstance(model, ModelSpec):
+        return _open_spec(model, str(model), checkpoint, pretrained)
     check_unwrapped(model)
     if pretrained:
         raise UnsmoothError("pretrained needs a spec. A model that was built already has its weights.")
@@ -160,8 +170,13 @@ def open_model(
         raise UnsmoothError("a checkpoint needs a spec. Load it into this model with unsmooth.load(checkpoint, model).")
     spec = applied(model)
     if spec.host is not None:
-        return model, str(spec)
-    return model, "+".join([type(model).__name__, *(str(remedy) for remedy in spec.remedies)])
+        return OpenedModel(model, str(spec))
+    return OpenedModel(model, "+".join([type(model).__name__, *(str(remedy) for remedy in spec.remedies)]))
+
+
+def _open_spec(spec: ModelSpec, name: str, checkpoint: str | Path | None, pretrained: bool) -> OpenedModel:
+    model = create_model(spec, pretrained) if checkpoint is None else load(checkpoint, spec)
+    return OpenedModel(model, name, spec)
 
 
 def _pushed(text: str) -> bool:

@@ -175,5 +175,5 @@ def reject_classification_fields(recipe: Recipe, task: str) -> None:
         if getattr(recipe, name) != off:
             raise UnsmoothError(
                 f"{name} is not supported by the task {task} (got {getattr(recipe, name)!r}). Use {name}={off!r} or "
-                f"--recipe {task}."
+                f"recipe={task!r} (--recipe)."
             )

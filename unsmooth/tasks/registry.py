@@ -32,7 +32,7 @@ def open_task(name: str, request: TaskRequest) -> Task:
             if getattr(request, setting) is not None:
                 raise UnsmoothError(
                     f"{setting} is not supported by the task {name} (got {str(getattr(request, setting))!r}). Its data "
-                    "must be in one folder, --data."
+                    "must be in one folder, data (--data)."
                 )
     task: Task = import_module(f"unsmooth.tasks.{name}.task").open_task(request)
     return task

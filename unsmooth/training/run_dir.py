@@ -97,11 +97,11 @@ class RunDir:
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise if the directory holds anything but a run with the same settings."""
         if self.path.exists() and not self.path.is_dir():
-            raise UnsmoothError(f"{self.path} is a file. Use a directory as --out.")
+            raise UnsmoothError(f"{self.path} is a file. Use a directory as out (--out).")
         old = self.settings()
         if old is None:
             if self.path.exists() and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
-                raise UnsmoothError(f"{self.path} is not empty and holds no run. Use another --out.")
+                raise UnsmoothError(f"{self.path} is not empty and holds no run. Use another out (--out).")
             return
         if not self.started:
             return
@@ -111,7 +111,7 @@ class RunDir:
         changed += differences(old.get("recipe", {}), settings["recipe"])
         if changed:
             raise UnsmoothError(
-                f"{self.path} holds another run ({'; '.join(changed)}). Repeat its command, or use another --out."
+                f"{self.path} holds another run ({'; '.join(changed)}). Repeat its command, or use another out (--out)."
             )
 
     def acquire(self, settings: Mapping[str, Any]) -> None:
@@ -125,7 +125,9 @@ class RunDir:
             _lock(self._lock)
         except OSError as error:
             self.release()
-            raise Locked(f"another process is training in {self.path}. Wait for it, or use another --out.") from error
+            raise Locked(
+                f"another process is training in {self.path}. Wait for it, or use another out (--out)."
+            ) from error
         for temporary in self.path.rglob(".*.tmp"):  # left by a process that was killed while writing
             temporary.unlink(missing_ok=True)
         old = self.settings()

@@ -34,7 +34,7 @@ def check_batch_size(task: Task, recipe: Recipe) -> None:
     if images < recipe.batch_size:
         raise UnsmoothError(
             f"{task.data} has {images} training images, fewer than one batch of {recipe.batch_size}. "
-            f"Use --batch-size {max(1, images // 8)}."
+            f"Use batch_size={max(1, images // 8)} (--batch-size)."
         )
 
 

@@ -25,10 +25,12 @@ from unsmooth.utils.processes import Processes
 def check_shardable(model: nn.Module, recipe: Recipe) -> None:
     """Raise if a run cannot be sharded, before anything is changed."""
     if recipe.amp == "float16":
-        raise UnsmoothError("--shard does not support amp=float16, whose loss scale is per process. Use amp=bfloat16.")
+        raise UnsmoothError(
+            "shard (--shard) does not support amp=float16, whose loss scale is per process. Use amp=bfloat16."
+        )
     scalar = next((name for name, parameter in model.named_parameters() if parameter.ndim == 0), None)
     if scalar is not None:
-        raise UnsmoothError(f"--shard cannot split the scalar {scalar} over processes. Leave out --shard.")
+        raise UnsmoothError(f"shard (--shard) cannot split the scalar {scalar} over processes. Leave it out.")
     example = nn.Linear(160, 144)  # some optimizers keep less of large matrices only
     try:
         optimizer: torch.optim.Optimizer = create_optimizer_v2(example, recipe.optimizer, lr=1e-3)
@@ -40,7 +42,7 @@ def check_shardable(model: nn.Module, recipe: Recipe) -> None:
         odd = [name for name, value in state.items() if isinstance(value, Tensor) and not _alike(value, parameter)]
         if odd:
             raise UnsmoothError(
-                f"--shard needs an optimizer whose state has the shape of the weights; {odd[0]} of "
+                f"shard (--shard) needs an optimizer whose state has the shape of the weights; {odd[0]} of "
                 f"{recipe.optimizer} has another one. Use adamw, lamb or sgd."
             )
 
@@ -64,7 +66,7 @@ def shard(model: nn.Module, blocks: list[str], processes: Processes) -> None:
             fully_shard(module, mesh=mesh)
         fully_shard(model, mesh=mesh)
     except (ValueError, AssertionError, NotImplementedError) as error:  # parameters of several types, for instance
-        raise UnsmoothError(f"the model cannot be sharded: {first_line(error)}. Leave out --shard.") from error
+        raise UnsmoothError(f"the model cannot be sharded: {first_line(error)}. Leave out shard (--shard).") from error
 
 
 def sync_gradients(model: nn.Module, sync: bool) -> None:

@@ -12,6 +12,9 @@ from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.results.trial import Control
 from unsmooth.spec import ModelSpec, SpecItem, parse
 
+# Recipe fields of single arms, by spec.
+ArmFields = Mapping[str, Mapping[str, Any]] | Mapping[ModelSpec, Mapping[str, Any]]
+
 
 @dataclass(frozen=True)
 class PlannedArm:
@@ -35,9 +38,7 @@ class PlannedArm:
         return f"{self.name}, seed {self.first_seed + seed}"
 
 
-def plan_arms(
-    specs: Sequence[str | ModelSpec], arm_fields: Mapping[str, Mapping[str, Any]] | None = None
-) -> list[PlannedArm]:
+def plan_arms(specs: Sequence[str | ModelSpec], arm_fields: ArmFields | None = None) -> list[PlannedArm]:
     """Arms with the shortest unique names: only the remedies if all hosts are the same.
 
     `arm_fields` are recipe fields of single arms, by spec.

@@ -22,9 +22,9 @@ def check_trial(runs: TrialRuns, sweep: Sweep | None) -> None:
     """Check settings, directories, batch sizes and models."""
     splits, settings, directory = runs.splits, runs.settings, runs.directory
     if directory.path.exists() and not directory.path.is_dir():
-        raise UnsmoothError(f"{directory.path} is a file. Use a directory as --out.")
+        raise UnsmoothError(f"{directory.path} is a file. Use a directory as out (--out).")
     if foreign := directory.foreign(write_recipe(runs.recipe)):
-        raise UnsmoothError(f"{foreign} is not of a trial and would be overwritten. Use another --out.")
+        raise UnsmoothError(f"{foreign} is not of a trial and would be overwritten. Use another out (--out).")
     if settings.until is not None and settings.seeds < FIRST_LOOK:
         raise UnsmoothError(f"until needs at least {FIRST_LOOK} seeds, the most to train (got seeds={settings.seeds})")
     if sweep is None:

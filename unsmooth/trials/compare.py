@@ -18,7 +18,7 @@ from unsmooth.results.provenance import versions
 from unsmooth.results.trial import ArmSweep, Power, Trial, TrialData, TrialProvenance
 from unsmooth.spec import ModelSpec
 from unsmooth.training.observer import OnProgress
-from unsmooth.trials.arms import plan_arms
+from unsmooth.trials.arms import ArmFields, plan_arms
 from unsmooth.trials.checks import check_run_directories, check_trial
 from unsmooth.trials.controls import control_arms
 from unsmooth.trials.directory import TrialDirectory
@@ -50,7 +50,7 @@ def compare(
     *,
     recipe: str | Path | Recipe = "small",
     settings: CompareSettings | None = None,
-    arm_fields: Mapping[str, Mapping[str, Any]] | None = None,
+    arm_fields: ArmFields | None = None,
     on_progress: OnProgress | None = None,
     on_stage: OnStage | None = None,
     progress: Progress | bool | None = None,
@@ -153,7 +153,7 @@ def power(
     *,
     recipe: str | Path | Recipe = "small",
     settings: CompareSettings | None = None,
-    arm_fields: Mapping[str, Mapping[str, Any]] | None = None,
+    arm_fields: ArmFields | None = None,
     **fields: Any,
 ) -> Power:
     """The difference that `compare` with the same arguments can detect. Nothing is trained or written.

@@ -25,8 +25,8 @@ def control_arms(runs: TrialRuns) -> list[PlannedArm]:
     if wanted in ("parameters", "all"):
         if start_of(runs) is not None:
             raise UnsmoothError(
-                "the control of parameters is a wider host, which cannot start from trained weights. Use --controls "
-                "seeds."
+                "the control of parameters is a wider host, which cannot start from trained weights. Use "
+                "controls='seeds' (--controls)."
             )
         arms.append(parameter_control(runs.arms, runs.splits.classes, runs.recipe))
     if wanted in ("seeds", "all"):
@@ -46,7 +46,7 @@ def parameter_control(arms: Sequence[PlannedArm], classes: int, recipe: Recipe) 
     if max(sizes) <= own:
         raise UnsmoothError(
             f"no arm has more parameters than {first.name} ({own:,}), so it needs no control of parameters. Use "
-            "--controls seeds."
+            "controls='seeds' (--controls)."
         )
     spec = widen(first.spec, max(sizes), classes, recipe)
     return replace(first, spec=spec, name=f"{first.name}, more parameters", control="parameters")
@@ -89,8 +89,8 @@ def widen(spec: ModelSpec, target: int, classes: int, recipe: Recipe) -> ModelSp
 
 def _no_width(host: str) -> str:
     return (
-        f"{host} has no option {WIDTH}, so it cannot be given more parameters. Use --controls seeds, or add a larger "
-        "host as a spec of its own."
+        f"{host} has no option {WIDTH}, so it cannot be given more parameters. Use controls='seeds' (--controls), or "
+        "add a larger host as a spec of its own."
     )
 
 

@@ -117,13 +117,27 @@ def prescribe(
         recipe_name="custom" if isinstance(recipe, Recipe) else Path(recipe).stem, epochs=resolved.epochs,
         verdict=diagnosis.conclusion, findings=diagnosis.findings,
         budget=Budget(most, int(most * per_run), search.images(candidates, planned), search.spent, text),
-        candidates=candidates, rungs=rungs, evidence=evidence, recommendation=None if chosen is None else chosen.spec,
+        candidates=[candidate.result() for candidate in candidates], rungs=rungs, evidence=evidence,
+        recommendation=None if chosen is None else str(chosen.spec),
         text=_text(diagnosis, candidates, evidence, chosen),
         made=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
     )  # fmt: skip
     made.to_json(search.directory.result)
     made.save(search.directory.report)
     return made
+
+
+@dataclass(frozen=True)
+class PlannedCandidate:
+    """A candidate: its name, the whole model, why it is one, and the finding it is for."""
+
+    name: str
+    spec: ModelSpec
+    reason: str
+    finding: str
+
+    def result(self) -> TriedCandidate:
+        return TriedCandidate(self.name, str(self.spec), self.reason, self.finding)
 
 
 @dataclass
@@ -209,7 +223,7 @@ class _Search:
 
     # 2. Candidates.
 
-    def candidates(self, diagnosis: Diagnosis) -> list[TriedCandidate]:
+    def candidates(self, diagnosis: Diagnosis) -> list[PlannedCandidate]:
         """The candidates of warnings and severe findings, ranked, at most as many as the settings allow."""
         if diagnosis.verdict not in ILL:
             return []
@@ -220,7 +234,7 @@ class _Search:
             else:  # the advice is to remove it
                 remedies = tuple(remedy for remedy in self.spec.remedies if remedy.name != "no_skip")
                 name = "without no_skip"
-            made.append(TriedCandidate(name, str(ModelSpec(self.spec.host, remedies)), candidate.reason, finding.key))
+            made.append(PlannedCandidate(name, ModelSpec(self.spec.host, remedies), candidate.reason, finding.key))
         return made[: self.settings.candidates]
 
     # 3. Successive halving.
@@ -234,7 +248,7 @@ class _Search:
         left = int((self.settings.budget - self.fixed(finalists)) * self.recipe.epochs)
         return plan_rungs(candidates, left, self.recipe.epochs, self.settings.factor, finalists)
 
-    def images(self, candidates: Sequence[TriedCandidate], rungs: Sequence[PlannedRung]) -> int:
+    def images(self, candidates: Sequence[PlannedCandidate], rungs: Sequence[PlannedRung]) -> int:
         """Training images of the plan."""
         part = self.runs.splits.train.count
         searched = part * sum(rung.candidates * rung.epochs for rung in rungs)
@@ -246,7 +260,7 @@ class _Search:
         return runs * self.recipe.epochs * int(self.splits.train.count)
 
     def plan_text(
-        self, candidates: Sequence[TriedCandidate], rungs: Sequence[PlannedRung], dropped: Sequence[TriedCandidate]
+        self, candidates: Sequence[PlannedCandidate], rungs: Sequence[PlannedRung], dropped: Sequence[PlannedCandidate]
     ) -> str:
         if not candidates:
             return "no candidates: nothing is trained further"
@@ -262,15 +276,15 @@ class _Search:
         return text
 
     def halve(
-        self, candidates: list[TriedCandidate], planned: Sequence[PlannedRung]
-    ) -> tuple[list[TriedCandidate], list[Rung]]:
+        self, candidates: list[PlannedCandidate], planned: Sequence[PlannedRung]
+    ) -> tuple[list[PlannedCandidate], list[Rung]]:
         """The finalists, and the rungs that chose them."""
         made, root = [], self.directory.path
         for i, rung in enumerate(planned):
             self.report_stage(f"rung {i}: {len(candidates)} candidates for {rung.epochs} epochs")
             warmup = self.recipe.warmup_epochs * rung.epochs // self.recipe.epochs
             recipe = replace(self.recipe, epochs=rung.epochs, warmup_epochs=warmup)
-            arms = [PlannedArm(parse(c.spec), f"rung {i}, {c.name}", first_seed=OTHER_SEEDS) for c in candidates]
+            arms = [PlannedArm(c.spec, f"rung {i}, {c.name}", first_seed=OTHER_SEEDS) for c in candidates]
             pairs = [(arm, self.directory.rung_run(rung.epochs, arm)) for arm in arms]
             failures = self.train(pairs, recipe)
             runs = [
@@ -292,7 +306,7 @@ class _Search:
 
     # 4. The final comparison.
 
-    def compare(self, finalists: Sequence[TriedCandidate], progress: Progress | bool | None) -> Trial:
+    def compare(self, finalists: Sequence[PlannedCandidate], progress: Progress | bool | None) -> Trial:
         self.report_stage(f"final comparison of {', '.join(c.name for c in finalists)} on fresh seeds")
         settings = replace(self.runs.settings, out=self.directory.final)
         trial = compare(
@@ -303,13 +317,13 @@ class _Search:
         return trial
 
 
-def _evidence(trial: Trial, candidate: TriedCandidate) -> Evidence:
-    first, own = trial.arms[0], next(arm for arm in trial.arms if arm.spec == candidate.spec)
+def _evidence(trial: Trial, candidate: PlannedCandidate) -> Evidence:
+    first, own = trial.arms[0], next(arm for arm in trial.arms if arm.spec == str(candidate.spec))
     seeds = len(trial.seeds)
     return Evidence(candidate.name, seeds, trial.confidence, own.top1, first.top1, own.difference, "final")
 
 
-def _choose(evidence: Sequence[Evidence], candidates: Sequence[TriedCandidate]) -> TriedCandidate | None:
+def _choose(evidence: Sequence[Evidence], candidates: Sequence[PlannedCandidate]) -> PlannedCandidate | None:
     """The finalist with the largest difference that is shown, after Holm's correction if there are several."""
     better = [e for e in evidence if e.difference is not None and e.difference.decided and e.difference.mean > 0]
     if not better:
@@ -320,9 +334,9 @@ def _choose(evidence: Sequence[Evidence], candidates: Sequence[TriedCandidate]) 
 
 def _text(
     diagnosis: Diagnosis,
-    candidates: Sequence[TriedCandidate],
+    candidates: Sequence[PlannedCandidate],
     evidence: Sequence[Evidence],
-    chosen: TriedCandidate | None,
+    chosen: PlannedCandidate | None,
 ) -> str:
     """The recommendation in one or two sentences."""
     if not candidates:

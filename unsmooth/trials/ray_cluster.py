@@ -121,7 +121,7 @@ def _connect(cpus: float, gpus: float) -> Any:
     try:
         ray: Any = import_module("ray")
     except ImportError as error:
-        raise missing_package("--cluster ray", "ray", "ray") from error
+        raise missing_package("cluster='ray' (--cluster)", "ray", "ray") from error
     if not ray.is_initialized():
         try:
             ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False, logging_level=logging.ERROR)
@@ -134,8 +134,8 @@ def _connect(cpus: float, gpus: float) -> Any:
     if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
         has = "; ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
         raise UnsmoothError(
-            f"no node of the Ray cluster has {cpus:g} CPUs and {gpus:g} GPUs (nodes: {has}). Use other --run-cpus or "
-            "--run-gpus."
+            f"no node of the Ray cluster has {cpus:g} CPUs and {gpus:g} GPUs (nodes: {has}). Use other "
+            "run_cpus or run_gpus (--run-cpus, --run-gpus)."
         )
     return ray
 

@@ -96,7 +96,7 @@ def run_jobs(jobs: Sequence[Job], parallel: int, device: str, on_progress: OnPro
         if flag.stop:  # a worker that was not training yet ends at the signal
             raise Interrupted(STOPPED) from None
         raise UnsmoothError(
-            "a worker process died, possibly out of memory. Finished runs are kept: repeat with fewer --jobs."
+            "a worker process died, possibly out of memory. Finished runs are kept: repeat with fewer jobs (--jobs)."
         ) from error
     finally:
         if ended:

@@ -142,7 +142,9 @@ def init_processes(device: str = "") -> Processes:
         raise UnsmoothError(f"training on {device!r} is not supported: it needs float64 sums. Use cpu or cuda.")
     available = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if parsed.type == "cuda" and (parsed.index or 0) >= available:
-        raise UnsmoothError(f"device {device!r} does not exist: torch sees {available or 'no'} GPUs. Use --device cpu.")
+        raise UnsmoothError(
+            f"device {device!r} does not exist: torch sees {available or 'no'} GPUs. Use device='cpu' (--device)."
+        )
     if not is_distributed_env():
         return Processes(0, 1, parsed)
     local, rank, world = world_info_from_env()

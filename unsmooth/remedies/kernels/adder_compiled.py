@@ -26,7 +26,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from unsmooth.utils.parallel import over_spans
+from unsmooth.remedies.kernels.parallel import over_spans
 
 I8, I32, I64, F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 

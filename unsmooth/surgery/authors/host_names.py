@@ -65,14 +65,14 @@ def host_of(weights: Mapping[str, Tensor], remedy: str) -> SpecItem:
     embedding, head = weights.get("patch_embed.proj.weight"), weights.get("head.weight")
     depths = _depths(weights)
     if embedding is None or embedding.ndim != 4 or head is None or not depths:
-        raise UnsmoothError("this checkpoint is not a DeiT, CaiT or Swin. Pass its host: spec='HOST', or --spec HOST.")
+        raise UnsmoothError("this checkpoint is not a DeiT, CaiT or Swin. Pass its host: spec='HOST' (--spec).")
     channels, patch = embedding.shape[0], embedding.shape[-1]
     size = _image_size(weights, family)
     candidates = [host for host in FAMILIES[family] if host.channels == channels]
     if not candidates or patch != PATCH[family]:
         raise UnsmoothError(
             f"no {family} of timm has {channels} channels and patches of {patch} pixels. Pass the host with its "
-            "options: spec='HOST(…)', or --spec 'HOST(…)'."
+            "options: spec='HOST(…)' (--spec)."
         )
     best = max(candidates, key=lambda host: (host.depths == depths, host.image_size == size))
     options: dict[str, Any] = {}
@@ -103,5 +103,5 @@ def _image_size(weights: Mapping[str, Tensor], family: str) -> int:
         return 384 if table is not None and len(table) == (2 * 12 - 1) ** 2 else 224
     positions = weights.get("pos_embed")
     if positions is None:
-        raise UnsmoothError("this checkpoint has no pos_embed. Pass its host: spec='HOST', or --spec HOST.")
+        raise UnsmoothError("this checkpoint has no pos_embed. Pass its host: spec='HOST' (--spec).")
     return PATCH[family] * math.isqrt(positions.shape[1])  # isqrt ignores the class token

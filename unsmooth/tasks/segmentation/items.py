@@ -111,7 +111,7 @@ class SceneItems(Dataset[Any]):
                         None,
                         None,
                         skipped,
-                        f"{name} of {self.name} is broken: {error}. Remove --strict-data to skip it.",
+                        f"{name} of {self.name} is broken: {error}. Leave out strict_data (--strict-data) to skip it.",
                     )
                 skipped[name] = str(error)
             except UnsmoothError as error:

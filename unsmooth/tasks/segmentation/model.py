@@ -165,7 +165,7 @@ def _levels(backbone: nn.Module, size: tuple[int, int, int]) -> tuple[list[int],
         below = size[-1] // multiple * multiple
         raise UnsmoothError(
             f"the crop must be a multiple of {multiple} for {name} (got {size[-1]}). "
-            f"Use --option crop={below or multiple} or crop={below + multiple}."
+            f"Use the option crop={below or multiple} or crop={below + multiple} (--option)."
         )
     return indices, [maps[i].shape[1] for i in indices], multiple, plain
 

@@ -91,7 +91,12 @@ class VqaDataset(Dataset[Item]):
                 )
             except (ImageReadError, OSError) as error:
                 if self.strict:
-                    return Item(None, index, skipped, f"{name} is broken: {error}. Remove --strict-data to skip it.")
+                    return Item(
+                        None,
+                        index,
+                        skipped,
+                        f"{name} is broken: {error}. Leave out strict_data (--strict-data) to skip it.",
+                    )
                 skipped[name] = str(error)
         fatal = "" if seed is None else f"{self.name} has no valid image: all were skipped"
         return Item(None, first, skipped, fatal)

@@ -169,7 +169,7 @@ def _answers(splits: Mapping[str, Split], options: VqaOptions) -> list[str]:
     if len(answers) < 2:
         raise UnsmoothError(
             f"{used[0].name} has {len(answers)} answers that are the majority answer of at least {options.min_answers} "
-            "questions. Use a lower --option min_answers."
+            "questions. Use a lower min_answers (--option min_answers=…)."
         )
     return answers
 
@@ -190,7 +190,9 @@ def _pieces(vocab: str, checkpoint: Path | None, weights: str, train: Split) -> 
         try:
             numbers = model_class("BertTokenizer").from_pretrained(weights).get_vocab()
         except (OSError, ValueError) as error:
-            raise UnsmoothError(f"{weights} has no token vocabulary. Use --option vocab=vocab.txt.") from error
+            raise UnsmoothError(
+                f"{weights} has no token vocabulary. Use the option vocab='vocab.txt' (--option)."
+            ) from error
         return check_vocabulary(sorted(numbers, key=numbers.__getitem__), weights)
     return build_vocabulary(question.text for question in train.questions)
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from unsmooth.utils.parallel import over_spans
+from unsmooth.remedies.kernels.parallel import over_spans
 
 
 @pytest.fixture(params=[1, 2, 5])

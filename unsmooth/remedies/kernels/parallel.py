@@ -6,26 +6,15 @@ import itertools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import torch
 
-_pool: tuple[int, ThreadPoolExecutor] | None = None  # its threads, which are one fewer than those of torch
 
-
-def _forget() -> None:
-    global _pool
-    _pool = None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)  # threads do not survive a fork
-
-
-def _helpers(count: int) -> ThreadPoolExecutor:
-    global _pool
-    if _pool is None or _pool[0] < count:
-        _pool = count, ThreadPoolExecutor(count, "unsmooth")
-    return _pool[1]
+@cache
+def _helpers(count: int, process: int) -> ThreadPoolExecutor:
+    """Threads of a process. They do not survive a fork, so a child has its own."""
+    return ThreadPoolExecutor(count, "unsmooth")
 
 
 def over_spans(job: Callable[[int, int], None], size: int, step: int = 1) -> None:
@@ -34,10 +23,11 @@ def over_spans(job: Callable[[int, int], None], size: int, step: int = 1) -> Non
     The job must release the GIL, and what it computes must not depend on where the spans end.
     """
     steps = -(-size // step)
-    parts = max(1, min(torch.get_num_threads(), steps))
+    threads = torch.get_num_threads()
+    parts = max(1, min(threads, steps))
     ends = [min(size, steps * i // parts * step) for i in range(parts + 1)]
     spans = list(itertools.pairwise(ends))
-    waiting = [_helpers(parts - 1).submit(job, *span) for span in spans[1:]]
+    waiting = [_helpers(threads - 1, os.getpid()).submit(job, *span) for span in spans[1:]]
     try:
         job(*spans[0])
     finally:

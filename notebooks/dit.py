@@ -1,6 +1,6 @@
 """A small diffusion transformer (DiT, Peebles and Xie, 2023), as an example of a model of your own.
 
-unsmooth check docs/guides/dit.py:dit
+unsmooth check notebooks/dit.py:dit
 """
 
 from __future__ import annotations
