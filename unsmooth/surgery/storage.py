@@ -43,13 +43,6 @@ WRAPPED = re.compile(r"^((module|_orig_mod)\.)+")
 # The entries of a checkpoint that may hold the weights, preferred ones first.
 NESTED = ("state_dict_ema", "model_ema", "state_dict", "model")
 
-# The files of task models, and how they are loaded.
-TASKS = {
-    "segmenter.json": "load it with unsmooth.tasks.segmentation.load_segmenter",
-    "vqa.json": "load it with unsmooth.tasks.vqa.load_vqa",
-    "mae.json": "load it with unsmooth.tasks.mae.load_mae; its encoder is in encoder/",
-}
-
 
 def save(model: nn.Module, folder: str | Path) -> None:
     """Save a model with its remedies to a folder, as `model.safetensors` and `recipe.json`.
@@ -380,12 +373,25 @@ def _read_recipe(path: Path) -> ModelSpec:
 
 
 def _why_no_recipe(folder: Path) -> str:
-    if task := next((text for name, text in TASKS.items() if (folder / name).exists()), None):
-        return task
+    if task := _task_of(folder):
+        return f"it holds a model of the task {task}. Load it with the load function of unsmooth.tasks.{task}"
     inside = sorted(folder.glob(f"*/{RECIPE}")) or sorted(folder.glob(f"runs/*/*/*/{RECIPE}"))
     if inside:  # a directory of `train` or `compare`
         return f"it holds saved models. Use one of them, such as {inside[-1].parent}"
     return "it was not written by save"
+
+
+def _task_of(folder: Path) -> str:
+    """The task that a file of the folder names; "" if there is none."""
+    for path in sorted(folder.glob("*.json")):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        task = content.get("task") if isinstance(content, dict) else None
+        if isinstance(task, str) and task.isidentifier():
+            return task
+    return ""
 
 
 def _check_pair(spec: ModelSpec, folder: Path) -> None:
