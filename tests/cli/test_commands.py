@@ -104,6 +104,8 @@ def test_help_of_a_command_imports_settings_only(name: str) -> None:
     rooms = {name for name in modules if name.startswith("unsmooth.") and name.count(".") > 1}
     light = ("unsmooth.cli.", "unsmooth.utils.options", "unsmooth.utils.files", "unsmooth.report.terminal")
     settings = {f"unsmooth.{room}.settings" for room in ("diagnosis", "evaluation", "training", "trials")}
+    if name == "train":
+        settings |= {"unsmooth.tasks.table"}
     if name == "paper":  # a request refers to the catalogue and to recipes
         settings |= {"unsmooth.papers.request", "unsmooth.papers.catalogue", "unsmooth.recipes.recipe"}
         settings |= {"unsmooth.report.metrics"}

@@ -390,7 +390,7 @@ def test_frame(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"every": 0}, "every must be at least 1 step"),
+        ({"every": 0}, "every must be at least 1 .got 0"),
         ({"images": 0}, "images must be at least 1"),
         ({"vitals": "token_cosin"}, "Closest of .* names: token_cosine,"),
         ({"on_alarm": "rise"}, "Did you mean 'raise'"),

@@ -17,7 +17,7 @@ from unsmooth.cli.main import main
 from unsmooth.diagnosis import registry as vitals
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.build import create_host
-from unsmooth.papers.catalogue import Experiment, list_papers, open_experiment
+from unsmooth.papers.catalogue import Experiment, PublishedArm, Scale, _build, list_papers, open_experiment
 from unsmooth.papers.claims import METRIC_TESTS, TESTS
 from unsmooth.papers.curves import REDUCTIONS
 from unsmooth.papers.rows import add_measured, published_row
@@ -27,7 +27,7 @@ from unsmooth.report.reproduction_table import agreement
 from unsmooth.results.reproduction import Reproduction
 from unsmooth.spec import parse
 from unsmooth.tasks.model_factory import _host_options
-from unsmooth.tasks.registry import TASKS
+from unsmooth.tasks.table import CLASSIFICATION, TASKS
 
 EXPERIMENTS = {
     "anti_oversmoothing": {
@@ -82,7 +82,7 @@ def test_the_data_of_an_experiment_fit_together(experiment: Experiment) -> None:
     vitals.select([name for name in (*(c.vital for c in experiment.curves), *experiment.vitals.split(",")) if name])
     assert experiment.figure in FIGURES
     assert (experiment.kind == "theorem") == (experiment.theorem in THEOREMS)
-    assert (experiment.kind == "task") == (experiment.task in TASKS[1:])
+    assert (experiment.kind == "task") == (experiment.task in {*TASKS} - {CLASSIFICATION})
     assert len({group.name for group in experiment.groups}) == len(experiment.groups)
     for scale in (experiment.full, experiment.small):
         load_recipe(scale.recipe, scale.overrides)
@@ -229,3 +229,17 @@ def test_theorems_predict_what_is_drawn() -> None:
     assert all(
         a <= b for a, b in zip(row.curves["ln κ of linear attention"].mean, row.curves["its bound"].mean, strict=True)
     )
+
+
+@pytest.mark.parametrize(
+    ("cls", "values", "message"),
+    [
+        (PublishedArm, {"ad": "attn_scale"}, r"papers/experiments/x\.toml has no option 'ad'. Did you mean 'add'"),
+        (PublishedArm, {"published": {"top1": "high"}}, r"papers/experiments/x\.toml: published must be .*'high'"),
+        (Scale, {"seeds": "3"}, r"papers/experiments/x\.toml: seeds must be a whole number \(got '3'\)"),
+        (Scale, 3, "expected a table"),
+    ],
+)
+def test_mistakes_in_a_file_name_the_file_and_the_key(cls: type, values: object, message: str) -> None:
+    with pytest.raises(UnsmoothError, match=message):
+        _build(cls, values, "x")

@@ -130,6 +130,13 @@ def test_a_broken_folder_raises(break_it: Callable[[Path], Any], message: str, s
         assert "\n" not in str(caught.value)
 
 
+def test_the_folder_of_a_task_names_the_task(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[]")
+    (tmp_path / "mae.json").write_text(json.dumps({"format": 1, "task": "mae"}))
+    with pytest.raises(UnsmoothError, match=r"a model of the task mae\. Load it with .* unsmooth\.tasks\.mae$"):
+        unsmooth.load(tmp_path)
+
+
 @pytest.mark.parametrize("inside", ["last", "runs/plain-0a1b2c/seed0/last"])
 def test_a_directory_of_runs_names_a_model_in_it(inside: str, saved: Path, tmp_path: Path) -> None:
     (tmp_path / "out" / inside).parent.mkdir(parents=True)

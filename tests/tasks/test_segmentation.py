@@ -383,7 +383,7 @@ def test_other_refusals(tmp_path, monkeypatch):
         evaluate_segmentation(nn.Linear(1, 1), root)
     with pytest.raises(UnsmoothError, match="device 'cuba' cannot be used"):
         evaluate_segmentation(small(VIT), root, device="cuba")
-    with pytest.raises(UnsmoothError, match="split must be train or val"):
+    with pytest.raises(UnsmoothError, match="split must be one of train, val"):
         evaluate_segmentation(small(VIT), root, split="test")
     monkeypatch.setitem(sys.modules, "transformers.models", None)
     with pytest.raises(UnsmoothError, match=r"pip install 'unsmooth\[hf\]'"):

@@ -14,6 +14,7 @@ from unsmooth.cli.options import RecipeName, TrainingData, takes_settings
 from unsmooth.cli.recipe_options import recipe_fields
 from unsmooth.cli.terminal import command_line, run_bars, show
 from unsmooth.errors import UnsmoothError
+from unsmooth.tasks.table import CLASSIFICATION, TASKS
 from unsmooth.training.settings import TrainSettings
 
 
@@ -28,9 +29,9 @@ def train(
         Option(
             metavar="TASK",
             show_default=False,
-            help="task: classification, segmentation, vqa or mae (default: classification)",
+            help=f"task: {', '.join(TASKS)} (default: {CLASSIFICATION})",
         ),
-    ] = "classification",
+    ] = CLASSIFICATION,
     option: Annotated[
         list[str],
         Option(metavar="NAME=VALUE", show_default=False, help="option of the task; repeat it for several options"),

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator
-
-from unsmooth.utils.options import DataText, FilePath, Numbers, option, options
-
-Amp = Literal["none", "auto", "bfloat16", "float16"]
-
-
-def _device_name(value: Any) -> Any:
-    """A `torch.device` as text, without importing torch."""
-    return str(value) if type(value).__module__ == "torch" else value
-
-
-Device = Annotated[str, BeforeValidator(_device_name)]
+from unsmooth.utils.options import Amp, DataText, Device, FilePath, Numbers, option, options
 
 
 @options

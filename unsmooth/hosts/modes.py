@@ -30,14 +30,10 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 AMP = {"none": None, "auto": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def check_amp(amp: str) -> None:
-    if amp not in AMP:
-        raise unknown("precision", amp, AMP)
-
-
 def autocast(amp: str, device: torch.device) -> AbstractContextManager[Any]:
     """Mixed precision by name: none, bfloat16, float16 or auto (bfloat16 on a GPU, none elsewhere)."""
-    check_amp(amp)
+    if amp not in AMP:
+        raise unknown("precision", amp, AMP)
     dtype = torch.bfloat16 if amp == "auto" and device.type == "cuda" else AMP[amp]
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype)
 

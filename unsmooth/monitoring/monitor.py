@@ -5,22 +5,23 @@ from __future__ import annotations
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from unsmooth.diagnosis import registry
-from unsmooth.errors import UnsmoothError, first_line, unknown
+from unsmooth.errors import UnsmoothError, first_line
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example, batch_inputs, describes_input
 from unsmooth.monitoring.alarms import RULES, Alarm, AlarmRaised, AlarmState, alarm_limits
 from unsmooth.monitoring.hooks import ImageHook, StepHook, check_not_sharded, uncompiled, unwrap
 from unsmooth.monitoring.observe import Breakage, VitalsRecord, broken_gradient, observe
+from unsmooth.monitoring.settings import MonitorSettings, OnAlarm
 from unsmooth.monitoring.writers import Log, Records
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.record import check_unwrapped
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 VITALS = ("token_cosine", "effective_rank", "attention_entropy", "max_logit", "token_norm_outliers")
 PARTS = [(rule.vital, rule.part) for rule in RULES.values() if rule.part]  # that alarms read besides the main parts
 LEAST_FORWARDS = 64  # more than gradient accumulation usually has
-ON_ALARM = ("warn", "raise", "ignore")
 
 
 class Monitor:
@@ -87,16 +87,11 @@ class Monitor:
         images: int = 4,
         log: Log | list[Log] | None = None,
         alarms: bool | Mapping[str, float] = True,
-        on_alarm: Literal["warn", "raise", "ignore"] | Callable[[Alarm], Any] = "warn",
+        on_alarm: OnAlarm = "warn",
         example: Example | None = None,
     ) -> None:
-        if every is not None and every < 1:
-            raise UnsmoothError(f"every must be at least 1 step (got {every}).")
-        if images < 1:
-            raise UnsmoothError(f"images must be at least 1 (got {images}).")
-        if not callable(on_alarm) and on_alarm not in ON_ALARM:
-            raise unknown("on_alarm", str(on_alarm), ON_ALARM)
-        self.model, self.every, self.on_alarm = unwrap(model), every, on_alarm
+        settings = MonitorSettings(every=every, images=images, on_alarm=on_alarm)
+        self.model, self.every, self.on_alarm = unwrap(model), settings.every, settings.on_alarm
         check_unwrapped(self.model)
         self.vitals = [vital for vital in registry.select(vitals) if vital.of != "model"]
         self._requested = () if vitals is VITALS else tuple(vital.key for vital in self.vitals)
@@ -117,7 +112,7 @@ class Monitor:
         self._warned = False
         self._records = Records(log if _is_first_process() else None)
         self._started = time.monotonic()
-        self._image_hook = ImageHook(images, self._on_forward)
+        self._image_hook = ImageHook(settings.images, self._on_forward)
         self._hook: Any = None
         self._step_hook: StepHook | None = None
         if every is not None and _is_first_process():

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field
 from functools import cache
 from importlib.resources import files
-from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any, TypeVar
 
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.report.metrics import METRICS
 from unsmooth.spec import ModelSpec, parse, parse_remedies
 from unsmooth.utils.files import read_toml
+from unsmooth.utils.options import options, read_options
+
+T = TypeVar("T")
 
 COUNTED = tuple(name for name, metric in METRICS.items() if metric.counted)  # on hosts of published size
 EXPERIMENT_KINDS = ("trial", "diagnosis", "bench", "task", "theorem")
@@ -39,7 +40,7 @@ def citation(evidence: str, lines: str) -> str:
     return f"{SHORT_EVIDENCE[evidence]}, {'line' if lines.isdigit() else 'lines'} {lines}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class PublishedArm:
     """A model of a table: the host of its group with remedies."""
 
@@ -59,7 +60,7 @@ def treated(host: str, add: str) -> ModelSpec:
     return ModelSpec(spec.host, (*spec.remedies, *parse_remedies(add)))
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class PublishedGroup:
     """Arms that are compared with the first of them."""
 
@@ -93,7 +94,7 @@ def _texts(group: PublishedGroup, small: bool) -> list[str]:
     return list(map(str, group.specs(small)))
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class Scale:
     """How an experiment is run: as in the paper, or small."""
 
@@ -106,7 +107,7 @@ class Scale:
     batch_size: int = 32  # of timing
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class Curve:
     """A curve of a figure: a vital or a learned parameter by block, or a metric by epoch."""
 
@@ -119,7 +120,7 @@ class Curve:
     arms: Sequence[str] = ()  # arms that the figure shows it of (default: all)
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class Claim:
     """A statement of a paper that measured curves or metrics can confirm or contradict."""
 
@@ -139,7 +140,7 @@ class Claim:
         return citation(self.evidence, self.lines)
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class Experiment:
     """A table, figure or theorem of a paper that can be run."""
 
@@ -193,7 +194,7 @@ class Experiment:
         return "runnable"
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class UnavailableExperiment:
     """A table or figure that cannot be run, and the reason."""
 
@@ -208,7 +209,7 @@ class UnavailableExperiment:
         return f"{'nothing to measure' if self.drawing else 'not recoverable'}: {self.why}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class Contradiction:
     """Two places of a paper that disagree, or a place that disagrees with a count of ours."""
 
@@ -218,7 +219,7 @@ class Contradiction:
     lines: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class PrintedFact:
     """Numbers in the running text of a paper that belong to no table or figure."""
 
@@ -227,7 +228,7 @@ class PrintedFact:
     ours: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class Paper:
     """A paper and its experiments."""
 
@@ -308,9 +309,7 @@ def _experiment(paper: str, name: str) -> Experiment:
         groups.append(_build(PublishedGroup, {**row, "arms": arms, "small": small}, where))
     values["small_finetune"] = _small_host(values.get("small_finetune", ""), where)
     scales = {key: _build(Scale, values.get(key, {}), where) for key in ("full", "small")}
-    experiment: Experiment = _build(
-        Experiment, {**values, "paper": paper, "name": name, "groups": groups, **scales}, where
-    )
+    experiment = _build(Experiment, {**values, "paper": paper, "name": name, "groups": groups, **scales}, where)
     if experiment.kind not in EXPERIMENT_KINDS:
         raise unknown(f"kind of {where}", experiment.kind, EXPERIMENT_KINDS)
     for key in (experiment.evidence, *(claim.evidence for claim in experiment.claims)):
@@ -365,25 +364,11 @@ def _rows(value: Any, key: str, where: str) -> list[dict[str, Any]]:
     return value
 
 
-def _build(cls: Any, values: Any, where: str) -> Any:
+def _build(cls: type[T], values: Any, where: str) -> T:
     """An instance of a class of this module, with keys and types checked."""
     if not isinstance(values, Mapping):
         raise UnsmoothError(f"papers/experiments/{where}.toml: expected a table (got {str(values)[:40]!r})")
-    known = [f.name for f in fields(cls)]
-    for name in values:
-        if name not in known:
-            raise unknown(f"key of papers/experiments/{where}.toml", name, known)
-    try:
-        return _adapter(cls).validate_python(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise UnsmoothError(f"papers/experiments/{where}.toml: {key}: {first['msg']}") from None
-
-
-@cache
-def _adapter(cls: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(cls)
+    return read_options(cls, values, f"papers/experiments/{where}.toml")
 
 
 def _sort_key(source: str, name: str) -> tuple[int, int, str]:

@@ -15,7 +15,7 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from unsmooth._version import __version__
 from unsmooth.errors import UnsmoothError, first_line
-from unsmooth.hosts.saved_names import by_own_names
 from unsmooth.hosts.user_code import runs_code, without_folder
 from unsmooth.remedies.base import FromModel
 from unsmooth.seam.patched import PREFIX
@@ -42,13 +41,6 @@ SPEC = "unsmooth"  # the key of the spec in the metadata of the weights
 WRAPPED = re.compile(r"^((module|_orig_mod)\.)+")
 # The entries of a checkpoint that may hold the weights, preferred ones first.
 NESTED = ("state_dict_ema", "model_ema", "state_dict", "model")
-
-# The files of task models, and how they are loaded.
-TASKS = {
-    "segmenter.json": "load it with unsmooth.tasks.segmentation.load_segmenter",
-    "vqa.json": "load it with unsmooth.tasks.vqa.load_vqa",
-    "mae.json": "load it with unsmooth.tasks.mae.load_mae; its encoder is in encoder/",
-}
 
 
 def save(model: nn.Module, folder: str | Path) -> None:
@@ -274,7 +266,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def _adapted(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights as the library's loader adapts them to a host: names of older versions, resampled positions (timm)."""
     adapt = getattr(sys.modules[_host_class(model).__module__], "checkpoint_filter_fn", None)
-    own, weights = model.state_dict(), by_own_names(model, weights)
+    own, weights = model.state_dict(), _by_own_names(model, weights)
     if adapt is None or all(name in weights and weights[name].shape == value.shape for name, value in own.items()):
         return weights
     try:
@@ -309,6 +301,21 @@ def fill(model: nn.Module, weights: dict[str, Tensor], path: Path) -> nn.Module:
     model.load_state_dict(weights)
     start_again(model, FromModel)  # what they keep is not in the file
     return model
+
+
+def _by_own_names(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a file under the names of the model, if `save_pretrained` gave them those of older versions."""
+    own = model.state_dict()
+    if own.keys() == weights.keys() or not hasattr(model, "save_pretrained"):
+        return dict(weights)
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:  # an older version, which does not rename
+        return dict(weights)
+    places = {value.data_ptr(): name for name, value in own.items()}
+    saved = revert_weight_conversion(cast(Any, model), own)  # renamed tensors; those that it joins or splits are new
+    names = {name: places[value.data_ptr()] for name, value in saved.items() if value.data_ptr() in places}
+    return {names.get(name, name): value for name, value in weights.items()}
 
 
 def _kind(tensor: Tensor) -> str:
@@ -380,12 +387,25 @@ def _read_recipe(path: Path) -> ModelSpec:
 
 
 def _why_no_recipe(folder: Path) -> str:
-    if task := next((text for name, text in TASKS.items() if (folder / name).exists()), None):
-        return task
+    if task := _task_of(folder):
+        return f"it holds a model of the task {task}. Load it with the load function of unsmooth.tasks.{task}"
     inside = sorted(folder.glob(f"*/{RECIPE}")) or sorted(folder.glob(f"runs/*/*/*/{RECIPE}"))
     if inside:  # a directory of `train` or `compare`
         return f"it holds saved models. Use one of them, such as {inside[-1].parent}"
     return "it was not written by save"
+
+
+def _task_of(folder: Path) -> str:
+    """The task that a file of the folder names; "" if there is none."""
+    for path in sorted(folder.glob("*.json")):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        task = content.get("task") if isinstance(content, dict) else None
+        if isinstance(task, str) and task.isidentifier():
+            return task
+    return ""
 
 
 def _check_pair(spec: ModelSpec, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tasks by name. Modules are imported when a task is opened, since some need optional packages."""
+"""Open tasks by name. Modules are imported when a task is opened, since some need optional packages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from importlib import import_module
 
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.tasks.base import Task, TaskRequest
-
-CLASSIFICATION = "classification"
-TASKS = (CLASSIFICATION, "segmentation", "vqa", "mae")
-IMAGE_TASKS = (CLASSIFICATION, "mae")  # trained on any images, with val_data and data_dir
+from unsmooth.tasks.table import TASKS
 
 
 def open_task(name: str, request: TaskRequest) -> Task:
@@ -27,7 +24,7 @@ def open_task(name: str, request: TaskRequest) -> Task:
     """
     if name not in TASKS:
         raise unknown("task", name, TASKS)
-    if name not in IMAGE_TASKS:
+    if not TASKS[name].takes_images:
         for setting in ("val_data", "data_dir"):
             if getattr(request, setting) is not None:
                 raise UnsmoothError(

@@ -23,7 +23,8 @@ from unsmooth.monitoring.writers import Records, TensorBoard
 from unsmooth.recipes.recipe import Recipe, resolve_fields
 from unsmooth.spec import ModelSpec
 from unsmooth.tasks.base import Score, Task, TaskRequest
-from unsmooth.tasks.registry import CLASSIFICATION, open_task
+from unsmooth.tasks.registry import open_task
+from unsmooth.tasks.table import CLASSIFICATION
 from unsmooth.training.checkpoint import read_state, write_state
 from unsmooth.training.observer import NullObserver, Observer
 from unsmooth.training.run_dir import RunDir

@@ -50,10 +50,17 @@ def _path_text(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+def _device_name(value: Any) -> Any:
+    """A `torch.device` as text, without importing torch."""
+    return str(value) if type(value).__module__ == "torch" else value
+
+
 Pair = Annotated[tuple[float, float], BeforeValidator(_numbers)]
 Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers)]
 FilePath = Annotated[Path, BeforeValidator(_path)]
 DataText = Annotated[str, BeforeValidator(_path_text)]  # a path or a dataset name
+Device = Annotated[str, BeforeValidator(_device_name)]
+Amp = Literal["none", "auto", "bfloat16", "float16"]  # precision of autocast
 
 
 def option(

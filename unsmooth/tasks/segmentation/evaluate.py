@@ -13,17 +13,17 @@ from torch import nn
 from unsmooth.data.batches import evaluation_batches
 from unsmooth.data.transforms import preprocessing
 from unsmooth.errors import UnsmoothError, first_line
-from unsmooth.hosts.modes import autocast, check_amp, device_of, eval_mode
+from unsmooth.hosts.modes import autocast, device_of, eval_mode
 from unsmooth.tasks.segmentation.items import FullImages, SceneItems
 from unsmooth.tasks.segmentation.layout import open_scenes
 from unsmooth.tasks.segmentation.model import Segmenter, check_any_size
-from unsmooth.tasks.segmentation.options import SegmentationOptions
+from unsmooth.tasks.segmentation.options import EvaluateSegmentationSettings, SegmentationOptions
 from unsmooth.tasks.segmentation.predict import predict_whole, predict_windows, predicted_classes
 from unsmooth.tasks.segmentation.score import SegmentationScore, merge_scores
 from unsmooth.tasks.segmentation.storage import load_segmenter
 from unsmooth.tasks.segmentation.views import Evaluation, Normalise
 from unsmooth.utils.devices import choose_device
-from unsmooth.utils.options import read_texts
+from unsmooth.utils.options import merge_options, read_texts
 
 Progress = Callable[[int, int], None]  # images done, total images
 
@@ -32,28 +32,22 @@ def evaluate_segmentation(
     model: Segmenter | str | Path,
     data: str | Path,
     *,
-    split: str = "val",
-    limit: int = 0,
     options: dict[str, Any] | None = None,
-    workers: int = 0,
-    device: str | torch.device | None = None,
-    amp: str = "none",
-    strict: bool = False,
+    settings: EvaluateSegmentationSettings | None = None,
     progress: Progress | None = None,
+    **fields: Any,
 ) -> SegmentationScore:
     """Compute mIoU, pixel accuracy, mean class accuracy and IoU per class.
 
     Args:
         model: Segmenter, or the folder that one was saved to.
         data: Data in the layout of ADE20K.
-        split: train or val.
-        limit: Maximum number of images, evenly spaced; 0: all.
         options: Options that differ from those of the training, such as mode and short.
-        workers: Worker processes that load images.
-        device: Device (default: that of the model; for a folder, cuda if available).
-        amp: Autocast precision.
-        strict: Whether to raise on a broken image instead of skipping it.
+        settings: Images and settings of the evaluation. Default: `EvaluateSegmentationSettings()`.
         progress: Called with the numbers of images done and in total.
+        **fields: Fields of `EvaluateSegmentationSettings` by name, which replace those of `settings`: split (train or
+            val), limit (maximum number of images, evenly spaced), workers, device, amp and strict (whether to raise on
+            a broken image).
 
     Returns:
         The score, with `miou`, `pixel_accuracy`, `mean_accuracy` and `class_iou`.
@@ -61,20 +55,18 @@ def evaluate_segmentation(
     Raises:
         UnsmoothError: If the data, an option or the device is not valid.
     """
-    check_amp(amp)
+    chosen = merge_options(EvaluateSegmentationSettings, settings, fields, EvaluateSegmentationSettings.label)
     is_module = isinstance(model, nn.Module)
     if is_module and not isinstance(model, Segmenter):
         raise UnsmoothError(f"model must be a segmenter or the folder of one (got {type(model).__name__})")
     built = model if isinstance(model, Segmenter) else load_segmenter(model)
     changed = _change_options(built.options, options or {})
-    if split not in ("train", "val") or limit < 0:
-        raise UnsmoothError(f"split must be train or val, and limit at least 0 (got {split!r} and {limit})")
-    scenes = open_scenes(data, split).limit(limit)
-    if device is not None or not is_module:
-        _move(built, choose_device(device, mps=False))
+    scenes = open_scenes(data, chosen.split).limit(chosen.limit)
+    if chosen.device is not None or not is_module:
+        _move(built, choose_device(chosen.device, mps=False))
     if changed.mode == "whole":
         check_any_size(built, f"this {type(built.backbone).__name__}")
-    batches = evaluation_batches(validation(built, scenes, changed, strict), 1, workers)
+    batches = evaluation_batches(validation(built, scenes, changed, chosen.strict), 1, chosen.workers)
     done = 0
 
     def with_progress() -> Iterable[FullImages]:
@@ -85,7 +77,7 @@ def evaluate_segmentation(
             if progress is not None:
                 progress(done, scenes.count)
 
-    return merge_scores([score(built, with_progress(), device_of(built), amp, changed)])
+    return merge_scores([score(built, with_progress(), device_of(built), chosen.amp, changed)])
 
 
 def validation(model: Segmenter, scenes: Any, options: SegmentationOptions, strict: bool) -> SceneItems:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from unsmooth.utils.options import option, options, to_json
+from unsmooth.utils.options import Amp, Device, option, options, to_json
 
 CROP = 512  # default side of training crops
 
@@ -45,3 +45,17 @@ class SegmentationOptions:
     def to_json(self) -> dict[str, Any]:
         """Options as plain JSON values."""
         return to_json(self)
+
+
+@options
+class EvaluateSegmentationSettings:
+    """Images and settings of the evaluation of a segmenter."""
+
+    label = "evaluate_segmentation"
+
+    split: Literal["train", "val"] = option("split of the data", default="val")
+    limit: int = option("maximum number of images, evenly spaced; 0: all", default=0, low=0)
+    workers: int = option("worker processes that load images", default=0, low=0)
+    device: Device | None = option("device (default: that of the model; for a folder, cuda if available)", default=None)
+    amp: Amp = option("precision of autocast", default="none")
+    strict: bool = option("raise on a broken image instead of skipping it", default=False)
