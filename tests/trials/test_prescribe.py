@@ -76,7 +76,7 @@ def test_an_interrupted_search_resumes_to_the_same_result(ill: tuple[Prescriptio
     stopped: list[str] = []
 
     def stop(name: str, done: int, total: int, line: Any) -> None:
-        if line is not None and line["epoch"] == 1 and name not in stopped and len(stopped) < 3:
+        if line is not None and line.epoch == 1 and name not in stopped and len(stopped) < 3:
             stopped.append(name)
             raise Interrupted("interrupted")
 

@@ -185,10 +185,12 @@ def by_block(diagnosis: Diagnosis | None, curve: Curve) -> MeasuredCurve | None:
 
 def _by_epoch(arm: Arm, metric: str) -> MeasuredCurve | None:
     """A metric by epoch: mean and standard deviation over seeds."""
-    by_run = [{line["epoch"]: line[metric] for line in run.epochs if line.get(metric) is not None} for run in arm.runs]
+    by_run = [
+        {line.epoch: line[metric] for line in run.epochs if line.metrics.get(metric) is not None} for run in arm.runs
+    ]
     epochs = sorted(set.intersection(*(set(values) for values in by_run))) if by_run else []
     if not epochs:
         return None
     values = np.array([[run[epoch] for epoch in epochs] for run in by_run], dtype=float)
     sd = values.std(0, ddof=1).tolist() if len(values) > 1 else [None] * len(epochs)
-    return MeasuredCurve(by="epoch", at=epochs, mean=values.mean(0).tolist(), sd=sd)
+    return MeasuredCurve(by="epoch", at=[*epochs], mean=values.mean(0).tolist(), sd=sd)

@@ -40,6 +40,17 @@ def record(cls: type[T]) -> type[T]:
     return checked
 
 
+def plain_values(value: Any) -> dict[str, Any]:
+    """A record as plain values for JSON."""
+    return _adapter(type(value)).dump_python(value, mode="json", by_alias=True)
+
+
+def read_record(cls: type[T], values: Any) -> T:
+    """The record of plain values; raises ValueError if they are not valid."""
+    checked: T = _adapter(cls).validate_python(values)
+    return checked
+
+
 def if_set(default: Any = None) -> Any:
     """A field that the JSON file omits while it has its default."""
     return Field(default=default, exclude_if=lambda value: value == default)
@@ -61,7 +72,7 @@ class Result:
         return {
             "format": FORMAT,
             "kind": self.kind,
-            **_adapter(type(self)).dump_python(self, mode="json", by_alias=True),
+            **plain_values(self),
         }
 
     def to_json(self, path: str | Path | None = None) -> str:
@@ -106,8 +117,7 @@ class Result:
         try:
             if (huge := _huge_integer(fields)) is not None:
                 raise UnsmoothError(f"{where} is not a valid {cls.kind}: a number has {huge} bits.")
-            result: Self = _adapter(cls).validate_python(fields)
-            return result
+            return read_record(cls, fields)
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, problem["loc"]))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, WrapSerializer
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, WrapSerializer
 
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.results.bench import Quartiles
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Reported, Result, if_set, record
+from unsmooth.results.training import EpochMetrics
 from unsmooth.results.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -69,18 +70,9 @@ class RobustnessScore:
     difference: Difference | None
 
 
-def _check_epoch(line: dict[str, Any]) -> dict[str, Any]:
-    vitals = line.get("vitals") or {}
-    if not isinstance(line.get("epoch"), int):
-        raise ValueError("its epoch is not a whole number")
-    if not isinstance(vitals, dict) or not all(isinstance(values, list) for values in vitals.values()):
-        raise ValueError("its vitals are not lists of values by block")
-    return line
-
-
 @record
 class Run:
-    """One arm trained with one seed. `epochs` are the lines of its metrics.jsonl."""
+    """One arm trained with one seed, and the metrics of its epochs."""
 
     seed: int
     folder: str
@@ -89,7 +81,7 @@ class Run:
     loss: float | None
     seconds: float | None
     failed: str | None
-    epochs: list[Annotated[dict[str, Any], AfterValidator(_check_epoch)]]
+    epochs: list[EpochMetrics]
 
 
 @record

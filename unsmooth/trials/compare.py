@@ -194,8 +194,9 @@ def _describe_data(runs: TrialRuns) -> TrialData:
     splits, skipped = runs.splits, dict[str, str]()
     for arm in runs.arms:
         for seed in range(runs.settings.seeds):
-            for names in (runs.directory.run(arm, seed).result() or {}).get("skipped", {}).values():
-                skipped |= names
+            result = runs.directory.run(arm, seed).result()
+            if result is not None:
+                skipped |= {name: reason for names in result.skipped.values() for name, reason in names.items()}
     return TrialData(
         name=splits.name, train=splits.train.count, val=splits.val.count, classes=splits.classes,
         image=runs.preprocessing(runs.new_model(runs.arms[0])).size, skipped=skipped,

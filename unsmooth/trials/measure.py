@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace as copy_with
+from typing import Any
 
 import numpy as np
 
@@ -46,11 +47,12 @@ def read_arm(arm: PlannedArm, runs: TrialRuns, failures: dict[str, str]) -> Arm:
 
 def _read_run(arm: PlannedArm, seed: int, runs: TrialRuns, failed: str | None) -> Run:
     run = runs.directory.run(arm, seed)
-    result = run.result() or {}
+    result = run.result()
+    metrics: dict[str, Any] = {} if result is None else result.metrics
     return Run(
-        seed=arm.first_seed + seed, folder=str(run.path.relative_to(runs.directory.path)), top1=result.get("top1"),
-        top5=result.get("top5"), loss=result.get("loss"), seconds=result.get("seconds"), failed=failed,
-        epochs=run.metrics(),
+        seed=arm.first_seed + seed, folder=str(run.path.relative_to(runs.directory.path)), top1=metrics.get("top1"),
+        top5=metrics.get("top5"), loss=metrics.get("loss"), seconds=None if result is None else result.seconds,
+        failed=failed, epochs=run.metrics(),
     )  # fmt: skip
 
 

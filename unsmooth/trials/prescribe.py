@@ -274,7 +274,7 @@ class _Search:
             pairs = [(arm, self.directory.rung_run(rung.epochs, arm)) for arm in arms]
             failures = self.train(pairs, recipe)
             runs = [
-                RungRun(c.name, (run.result() or {}).get("top1"), str(run.path.relative_to(root)), failed or None)
+                RungRun(c.name, run.metric("top1"), str(run.path.relative_to(root)), failed or None)
                 for c, (_, run), failed in zip(candidates, pairs, failures, strict=True)
             ]
             count = planned[i + 1].candidates if i + 1 < len(planned) else self.finalists(len(candidates))

@@ -15,6 +15,7 @@ from unsmooth.data.datasets import ImageBatch
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast, device_of, eval_mode
 from unsmooth.hosts.outputs import forward
+from unsmooth.results.training import Metric
 from unsmooth.utils.intervals import wilson_interval
 
 SCORES = "scores.npz"  # file of a run: per-image correctness of its last model
@@ -90,14 +91,11 @@ class Scores:
     def primary_metric(self) -> float:
         return self.top1
 
-    def epoch_metrics(self) -> dict[str, float | None]:
+    def epoch_metrics(self) -> dict[str, Metric]:
         return {"val_loss": self.mean_loss, "val_top1": self.top1, "val_top5": self.top5}
 
-    def summary(self) -> dict[str, Any]:
-        return {
-            "top1": self.top1, "top5": self.top5, "loss": self.mean_loss, "images": self.images,
-            "skipped": self.skipped,
-        }  # fmt: skip
+    def metrics(self) -> dict[str, Metric]:
+        return {"top1": self.top1, "top5": self.top5, "loss": self.mean_loss}
 
     def row(self, test: str) -> dict[str, Any]:
         """Row of a table: means, and Wilson intervals of the accuracies."""
