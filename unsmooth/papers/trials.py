@@ -19,7 +19,7 @@ from unsmooth.papers.rows import add_measured, published_row, with_printed_rows
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.reproduction import ArmResult, GroupResult, MeasuredCurve
-from unsmooth.results.trial import Arm, Difference, Spread, Trial
+from unsmooth.results.trial import Arm, Difference, SeedSpread, Trial
 from unsmooth.tasks.model_factory import build
 from unsmooth.training.run import train
 from unsmooth.trials.compare import compare
@@ -154,7 +154,7 @@ def _add_metric(row: ArmResult, name: str, arm: Arm, first: Arm) -> None:
 
 
 def _add_difference(
-    row: ArmResult, name: str, spread: Spread, difference: Difference | None, seeds: int | None
+    row: ArmResult, name: str, spread: SeedSpread, difference: Difference | None, seeds: int | None
 ) -> None:
     """Add an accuracy with its difference to the first arm. The interval needs more than one seed."""
     many = difference is not None and len([seed for seed in difference.by_seed if seed is not None]) > 1
@@ -164,7 +164,7 @@ def _add_difference(
     )  # fmt: skip
 
 
-def _finished(spread: Spread) -> int:
+def _finished(spread: SeedSpread) -> int:
     return sum(run is not None for run in spread.runs)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Reported, Result, record
-from unsmooth.results.trial import Difference, Spread, TrialData
+from unsmooth.results.trial import Difference, SeedSpread, TrialData
 from unsmooth.results.verdict import Finding, Verdict
 
 
@@ -57,14 +57,14 @@ class Budget:
 
 
 @record
-class Evidence:
+class FinalComparison:
     """The final comparison on fresh seeds: accuracies, the paired difference, and the trial directory."""
 
     name: str
     seeds: int
     confidence: float
-    top1: Spread
-    baseline: Spread
+    top1: SeedSpread
+    baseline: SeedSpread
     difference: Difference | None
     folder: str
 
@@ -110,7 +110,7 @@ class Prescription(Reported, Result):
     budget: Budget
     candidates: list[TriedCandidate]
     rungs: list[Rung]
-    evidence: list[Evidence]
+    evidence: list[FinalComparison]
     recommendation: str | None
     text: str
     made: Provenance

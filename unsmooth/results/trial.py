@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @record
-class Spread:
+class SeedSpread:
     """Mean and standard deviation over the runs of an arm; None for runs that failed."""
 
     mean: float | None
@@ -66,7 +66,7 @@ class Speed:
 class RobustnessScore:
     """Accuracy of an arm on perturbed images."""
 
-    top1: Spread
+    top1: SeedSpread
     difference: Difference | None
 
 
@@ -211,9 +211,9 @@ class Arm:
     flops: int | None
     training: Speed | None
     inference: Speed | None
-    top1: Spread
-    top5: Spread
-    loss: Spread
+    top1: SeedSpread
+    top5: SeedSpread
+    loss: SeedSpread
     difference: Difference | None
     robustness: dict[str, RobustnessScore]
     runs: list[Run]

@@ -16,7 +16,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.cost import flops, parameters, throughput
 from unsmooth.evaluation.evaluate import image_changes
 from unsmooth.results.diagnosis import Diagnosis
-from unsmooth.results.trial import Arm, Difference, RobustnessScore, Run, Speed, Spread
+from unsmooth.results.trial import Arm, Difference, RobustnessScore, Run, SeedSpread, Speed
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.tasks.classification.scores import score_each
 from unsmooth.trials.arms import PlannedArm
@@ -158,9 +158,9 @@ def measure_costs(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -
         )
 
 
-def _spread(values: Sequence[float | None]) -> Spread:
+def _spread(values: Sequence[float | None]) -> SeedSpread:
     known = [value for value in values if value is not None]
-    return Spread(
+    return SeedSpread(
         mean=float(np.mean(known)) if known else None,
         sd=float(np.std(known, ddof=1)) if len(known) > 1 else None,
         runs=list(values),

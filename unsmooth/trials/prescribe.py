@@ -24,7 +24,7 @@ from unsmooth.diagnosis.next_steps import ranked_candidates
 from unsmooth.errors import UnsmoothError
 from unsmooth.recipes.recipe import Recipe, resolve_fields
 from unsmooth.results.diagnosis import Diagnosis
-from unsmooth.results.prescription import Budget, Evidence, Prescription, Rung, RungRun, TriedCandidate
+from unsmooth.results.prescription import Budget, FinalComparison, Prescription, Rung, RungRun, TriedCandidate
 from unsmooth.results.provenance import Provenance, versions
 from unsmooth.results.trial import Trial, TrialData
 from unsmooth.spec import ModelSpec, parse, parse_item
@@ -104,7 +104,7 @@ def prescribe(
     text = search.plan_text(candidates, planned, ranked[len(candidates) :])
     search.report_stage(text)
     finalists, rungs = search.halve(candidates, planned)
-    evidence: list[Evidence] = []
+    evidence: list[FinalComparison] = []
     if finalists:
         trial = search.compare(finalists, progress)
         evidence = [_evidence(trial, candidate) for candidate in finalists]
@@ -303,13 +303,13 @@ class _Search:
         return trial
 
 
-def _evidence(trial: Trial, candidate: TriedCandidate) -> Evidence:
+def _evidence(trial: Trial, candidate: TriedCandidate) -> FinalComparison:
     first, own = trial.arms[0], next(arm for arm in trial.arms if arm.spec == candidate.spec)
     seeds = len(trial.seeds)
-    return Evidence(candidate.name, seeds, trial.confidence, own.top1, first.top1, own.difference, "final")
+    return FinalComparison(candidate.name, seeds, trial.confidence, own.top1, first.top1, own.difference, "final")
 
 
-def _choose(evidence: Sequence[Evidence], candidates: Sequence[TriedCandidate]) -> TriedCandidate | None:
+def _choose(evidence: Sequence[FinalComparison], candidates: Sequence[TriedCandidate]) -> TriedCandidate | None:
     """The finalist with the largest difference that is shown, after Holm's correction if there are several."""
     better = [e for e in evidence if e.difference is not None and e.difference.decided and e.difference.mean > 0]
     if not better:
@@ -321,7 +321,7 @@ def _choose(evidence: Sequence[Evidence], candidates: Sequence[TriedCandidate]) 
 def _text(
     diagnosis: Diagnosis,
     candidates: Sequence[TriedCandidate],
-    evidence: Sequence[Evidence],
+    evidence: Sequence[FinalComparison],
     chosen: TriedCandidate | None,
 ) -> str:
     """The recommendation in one or two sentences."""
