@@ -28,7 +28,7 @@ def prescription(shown: bool = True, candidates: int = 3) -> Prescription:
         rungs=[Rung(2, runs, names[:2]), Rung(4, runs[:2], names[1:2])] if candidates else [],
         evidence=[FinalComparison(names[1], 2, 0.95, spread, spread, difference, "final")] if candidates else [],
         recommendation=tried[1].spec if candidates and shown else None, text="What to do.",
-        made=Provenance("1", "2", "3", "unsmooth prescribe host", 1.0),
+        provenance=Provenance("1", "2", "3", "unsmooth prescribe host", 1.0),
     )  # fmt: skip
 
 

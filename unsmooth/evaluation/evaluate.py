@@ -128,7 +128,7 @@ def evaluate(
         rows=rows,
         skipped={test_set.name: skipped for test_set in sets if (skipped := scores[test_set.name].skipped)},
         cost=_cost(host, name, prepare, settings),
-        made=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
+        provenance=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
         tokens=tokens,
         warnings=[f"{test_set.name}: {test_set.warning}" for test_set in sets if test_set.warning],
     )  # fmt: skip

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from unsmooth.errors import unknown
 from unsmooth.results.provenance import ClassName, Provenance
-from unsmooth.results.record import Result, record
+from unsmooth.results.record import Result, record, stored_as
 
 
 @record
@@ -95,7 +97,7 @@ class Bench(Result):
         source: Source of the energies per operation.
         assumptions: Assumptions of the energy estimate.
         settings: Conditions of the timing.
-        made: Versions, command and duration.
+        provenance (Provenance): Versions, command and duration.
 
     Example:
         >>> import unsmooth
@@ -115,7 +117,7 @@ class Bench(Result):
     source: str
     assumptions: list[str]
     settings: TimingConditions
-    made: Provenance
+    provenance: Annotated[Provenance, stored_as("made")]
 
     def keys(self) -> list[str]:
         """Names of the models."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from unsmooth.errors import unknown
 from unsmooth.results.provenance import ClassName, Provenance
-from unsmooth.results.record import Result, record
+from unsmooth.results.record import Result, record, stored_as
 
 if TYPE_CHECKING:
     import numpy as np
@@ -186,7 +186,7 @@ class Evaluation(Result):
         rows: The scores of each test.
         skipped: Reasons of skipped images, by test and image.
         cost: Parameters, FLOPs and throughput of the model.
-        made: Versions, command and duration.
+        provenance (Provenance): Versions, command and duration.
         tokens: Scores of the tokens of each block, if they were asked for.
         warnings: Why scores may mean nothing: classes of the model that the data does not have.
 
@@ -207,7 +207,7 @@ class Evaluation(Result):
     rows: list[TestScore]
     skipped: dict[str, dict[str, str]]  # test → image → reason
     cost: ModelCost
-    made: Provenance
+    provenance: Annotated[Provenance, stored_as("made")]
     tokens: TokenScores | None = None
     warnings: list[str] = Field(default_factory=list, exclude_if=lambda value: not value)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from unsmooth.results.provenance import Provenance
-from unsmooth.results.record import Reported, Result, record
+from unsmooth.results.record import Reported, Result, record, stored_as
 from unsmooth.results.trial import Difference, SeedSpread, TrialData
 from unsmooth.results.verdict import Finding, Verdict
 
@@ -86,7 +88,7 @@ class Prescription(Reported, Result):
         evidence: The final comparison, one entry per finalist.
         recommendation: The model spec to use, or None.
         text: The recommendation, or the reason for none.
-        made: Versions, command and duration.
+        provenance (Provenance): Versions, command and duration.
 
     Example:
         >>> import tempfile, unsmooth
@@ -113,7 +115,7 @@ class Prescription(Reported, Result):
     evidence: list[FinalComparison]
     recommendation: str | None
     text: str
-    made: Provenance
+    provenance: Annotated[Provenance, stored_as("made")]
 
     def __str__(self) -> str:
         from unsmooth.report.prescription_table import as_text

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from unsmooth.results.provenance import Provenance
-from unsmooth.results.record import Result, record
+from unsmooth.results.record import Result, record, stored_as
 from unsmooth.utils.files import write
 
 RESULT, TABLE, PAGE = "paper.json", "paper.md", "report.html"
@@ -137,7 +137,7 @@ class Reproduction(Result):
     scale: ReproductionScale
     groups: list[GroupResult]
     claims: list[ClaimResult]
-    made: Provenance
+    provenance: Annotated[Provenance, stored_as("made")]
     picture: str | None = _optional()
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.results.bench import Quartiles
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.provenance import Provenance
-from unsmooth.results.record import Reported, Result, if_set, record
+from unsmooth.results.record import Reported, Result, if_set, record, stored_as
 from unsmooth.results.training import EpochMetrics
 from unsmooth.results.verdict import Verdict
 
@@ -283,7 +283,7 @@ class Trial(Reported, Result):
         seeds: Seeds of the runs of each arm.
         confidence: Confidence level of the intervals.
         arms: The arms, the baseline first.
-        made: Versions, machine, command and duration.
+        provenance (TrialProvenance): Versions, machine, command and duration.
         verdict: One sentence for the trial, and one line per arm.
         power: The detectable difference, stated before the first run.
         stopping: When and why a sequential trial stopped; None if the number of seeds was fixed.
@@ -309,7 +309,7 @@ class Trial(Reported, Result):
     seeds: list[int]
     confidence: float
     arms: list[Arm]
-    made: TrialProvenance
+    provenance: Annotated[TrialProvenance, stored_as("made")]
     verdict: TrialVerdict
     power: Power | None = if_set()
     stopping: Stopping | None = if_set()

@@ -126,7 +126,7 @@ def compare(
     trial = Trial(
         data=_describe_data(runs), recipe_name="custom" if isinstance(recipe, Recipe) else Path(recipe).stem,
         recipe=resolved.to_json(), seeds=list(range(chosen.seeds)), confidence=chosen.confidence, arms=results,
-        made=TrialProvenance(
+        provenance=TrialProvenance(
             **versions(), command=command, seconds=round(time.time() - started, 1), python=platform.python_version(),
             machine=platform.machine(), threads=threads_per_job(chosen.jobs), jobs=chosen.jobs, device=runs.device,
         ),

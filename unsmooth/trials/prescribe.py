@@ -119,7 +119,7 @@ def prescribe(
         budget=Budget(most, int(most * per_run), search.images(candidates, planned), search.spent, text),
         candidates=candidates, rungs=rungs, evidence=evidence, recommendation=None if chosen is None else chosen.spec,
         text=_text(diagnosis, candidates, evidence, chosen),
-        made=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
+        provenance=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
     )  # fmt: skip
     made.to_json(search.directory.result)
     made.save(search.directory.report)
