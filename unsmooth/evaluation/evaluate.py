@@ -31,9 +31,10 @@ from unsmooth.results.evaluation import (
     TestScore,
 )
 from unsmooth.results.provenance import Provenance, versions
+from unsmooth.results.scores import Scores
 from unsmooth.surgery.record import applied
 from unsmooth.surgery.storage import open_model
-from unsmooth.tasks.classification.scores import Change, Scores, score_each
+from unsmooth.tasks.classification.scores import Change, score_each
 from unsmooth.utils.devices import choose_device
 from unsmooth.utils.options import merge_options
 

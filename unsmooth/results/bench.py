@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from unsmooth.errors import unknown
+from unsmooth.rendering import renderer
 from unsmooth.results.provenance import ClassName, Provenance
 from unsmooth.results.record import Result, record, stored_as
 
@@ -130,9 +131,7 @@ class Bench(Result):
         raise unknown("model", name, self.keys(), owner="this bench")
 
     def __str__(self) -> str:
-        from unsmooth.report.bench_table import as_text
-
-        return as_text(self)
+        return renderer().text(self)
 
     def __repr__(self) -> str:
         from unsmooth.utils.text import in_words

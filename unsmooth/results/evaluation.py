@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from unsmooth.errors import unknown
+from unsmooth.rendering import renderer
 from unsmooth.results.provenance import ClassName, Provenance
 from unsmooth.results.record import Result, record, stored_as
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from unsmooth.tasks.classification.scores import Scores
+    from unsmooth.results.scores import Scores
 
 
 @record
@@ -151,9 +152,7 @@ class TokenScores:
         raise unknown("probe", "/".join(key), ["/".join(known) for known in self.keys()], owner="these scores")
 
     def __str__(self) -> str:
-        from unsmooth.report.token_table import as_text
-
-        return as_text(self)
+        return renderer().text(self)
 
 
 @record
@@ -225,9 +224,7 @@ class Evaluation(Result):
         raise unknown("test", test, self.keys(), owner="this evaluation")
 
     def __str__(self) -> str:
-        from unsmooth.report.evaluation_table import as_text
-
-        return as_text(self)
+        return renderer().text(self)
 
     def __repr__(self) -> str:
         scores = ", ".join(f"{row.test} {100 * row.top1:.2f}" for row in self.rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from unsmooth.rendering import renderer
 from unsmooth.results.provenance import Provenance
 from unsmooth.results.record import Reported, Result, record, stored_as
 from unsmooth.results.trial import Difference, SeedSpread, TrialData
@@ -118,14 +119,7 @@ class Prescription(Reported, Result):
     provenance: Annotated[Provenance, stored_as("made")]
 
     def __str__(self) -> str:
-        from unsmooth.report.prescription_table import as_text
-
-        return as_text(self)
+        return renderer().text(self)
 
     def __repr__(self) -> str:
         return f"Prescription({self.text!r})"
-
-    def _render(self, format: str) -> bytes:
-        from unsmooth.report.render import render_prescription
-
-        return render_prescription(self, format)

@@ -16,7 +16,6 @@ A record is a dataclass whose fields are checked when it is read. `docs/schemas/
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -24,6 +23,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from unsmooth.errors import UnsmoothError
+from unsmooth.rendering import renderer
 from unsmooth.utils.files import write
 from unsmooth.utils.notebook import REPORT_HEIGHT, packed_frame
 
@@ -156,12 +156,8 @@ class Result:
         return _add_constants(schema, cls.kind)
 
 
-class Reported(ABC):
+class Reported:
     """Base of results with a page and one main figure: `Trial`, `Prescription`."""
-
-    @abstractmethod
-    def _render(self, format: str) -> bytes:
-        """The page ("html"), or the figure as png, svg or pdf."""
 
     def save(self, path: str | Path) -> None:
         """Write a report page (.html), or the figure of differences or of the search (.png, .svg, .pdf).
@@ -173,11 +169,11 @@ class Reported(ABC):
             UnsmoothError: If the format is not supported or the file cannot be written.
         """
         path = Path(path)
-        write(path, self._render(path.suffix.lstrip(".").lower()))
+        write(path, renderer().report(self, path.suffix.lstrip(".").lower()))
 
     def _repr_html_(self) -> str:
         """The report in a frame, for notebooks."""
-        return packed_frame(self._render("html").decode(), REPORT_HEIGHT)
+        return packed_frame(renderer().report(self, "html").decode(), REPORT_HEIGHT)
 
 
 def _huge_integer(value: Any) -> int | None:

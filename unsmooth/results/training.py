@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from unsmooth.errors import unknown
+from unsmooth.rendering import renderer
 from unsmooth.results.measured import Values
 from unsmooth.results.record import FORMAT, Result, if_set, record, stored_as
 
@@ -171,9 +172,7 @@ class TrainingResult(Measured, Result):
         return super().from_dict(values, source)
 
     def __str__(self) -> str:
-        from unsmooth.report.training_text import as_text
-
-        return as_text(self)
+        return renderer().text(self)
 
     def __repr__(self) -> str:
         return f"TrainingResult({str(self)!r})"

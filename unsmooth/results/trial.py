@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, WrapSerializer
 
 from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.rendering import renderer
 from unsmooth.results.bench import Quartiles
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.provenance import Provenance
@@ -340,9 +341,7 @@ class Trial(Reported, Result):
         Raises:
             UnsmoothError: If pandas is not installed.
         """
-        from unsmooth.results.frames import trial_frame
-
-        return trial_frame(self, runs)
+        return renderer().frame(self, runs)
 
     def plot(self, vital: str, parts: str | Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
         """Draw a vital of the final models by block with matplotlib, one line per arm.
@@ -355,22 +354,14 @@ class Trial(Reported, Result):
         Raises:
             UnsmoothError: If no arm was diagnosed, or there is no such vital or part.
         """
-        from unsmooth.report.axis import plot_vital
-
         diagnosed = [(arm.name, arm.diagnosed) for arm in self.arms if arm.diagnosed is not None]
         if not diagnosed:
             raise UnsmoothError("no arm of this trial was diagnosed. Compare with vitals, which is the default.")
-        return plot_vital([diagnosis for _, diagnosis in diagnosed], [name for name, _ in diagnosed], vital, parts, ax)
+        names, diagnoses = [name for name, _ in diagnosed], [diagnosis for _, diagnosis in diagnosed]
+        return renderer().plot(diagnoses, names, vital, parts, ax)
 
     def __str__(self) -> str:
-        from unsmooth.report.trial_table import as_text
-
-        return as_text(self)
+        return renderer().text(self)
 
     def __repr__(self) -> str:
         return f"Trial({self.verdict.text!r})"
-
-    def _render(self, format: str) -> bytes:
-        from unsmooth.report.render import render_trial
-
-        return render_trial(self, format)
