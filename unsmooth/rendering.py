@@ -26,8 +26,8 @@ class Renderer(Protocol):
         `context` is what the page shows besides: other diagnoses, or the folder of the figures of a reproduction.
         """
 
-    def frame(self, result: Any, detailed: bool) -> pandas.DataFrame:
-        """The result as a pandas table."""
+    def frame(self, result: Any, detailed: bool = False) -> pandas.DataFrame:
+        """The result as a pandas table; `detailed`: with a row per run or measurement, for those that have them."""
 
     def plot(
         self, diagnoses: Sequence[Any], names: Sequence[str], vital: str, parts: str | Sequence[str] | None,

@@ -60,7 +60,7 @@ def _measurements(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     return rows
 
 
-def finding_frame(finding: Finding, detailed: bool = True) -> pandas.DataFrame:
+def finding_frame(finding: Finding) -> pandas.DataFrame:
     """One row per piece of evidence."""
     return data_frame([{name: getattr(e, name) for name in EVIDENCE} for e in finding.evidence], EVIDENCE)
 

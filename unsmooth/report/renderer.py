@@ -61,19 +61,19 @@ report.register(Prescription, render.render_prescription)
 report.register(Trial, render.render_trial)
 
 
-@report.register
+@report.register(Diagnosis)
 def _(result: Diagnosis, format: str, *others: Diagnosis) -> bytes:
     return render.render([result, *others], format)
 
 
-@report.register
+@report.register(Finding)
 def _(result: Finding, format: str) -> bytes:
     from unsmooth.report.page import finding_page
 
     return encode(finding_page(result, NO_NETWORK))
 
 
-@report.register
+@report.register(Reproduction)
 def _(result: Reproduction, format: str, folder: Path) -> bytes:
     from unsmooth.report.reproduction_page import reproduction_page
 
@@ -81,14 +81,18 @@ def _(result: Reproduction, format: str, folder: Path) -> bytes:
 
 
 @singledispatch
-def frame(result: Any, detailed: bool) -> pandas.DataFrame:
+def frame(result: Any, detailed: bool = False) -> pandas.DataFrame:
     """The result as a pandas table."""
     raise TypeError(f"{type(result).__name__} has no table")
 
 
 frame.register(Diagnosis, frames.diagnosis_frame)
 frame.register(Trial, frames.trial_frame)
-frame.register(Finding, frames.finding_frame)
+
+
+@frame.register(Finding)
+def _(result: Finding, detailed: bool = False) -> pandas.DataFrame:
+    return frames.finding_frame(result)
 
 
 def plot(

@@ -62,7 +62,7 @@ def stored_as(key: str) -> Any:
 
 
 class Result:
-    """Base of results that are saved as JSON: `Diagnosis`, `Evaluation`, `Bench`, `Trial`, `Reproduction`."""
+    """Base of results that are saved as JSON: `Diagnosis`, `TrainingResult`, `Trial` and others."""
 
     kind: ClassVar[str]
     command: ClassVar[str]  # the command that writes it

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unsmooth.results.training import Metric
+from unsmooth.results.training import MetricValue
 from unsmooth.utils.intervals import wilson_interval
 
 RANKS = 5
@@ -82,10 +82,10 @@ class Scores:
     def primary_metric(self) -> float:
         return self.top1
 
-    def epoch_metrics(self) -> dict[str, Metric]:
+    def epoch_metrics(self) -> dict[str, MetricValue]:
         return {"val_loss": self.mean_loss, "val_top1": self.top1, "val_top5": self.top5}
 
-    def metrics(self) -> dict[str, Metric]:
+    def metrics(self) -> dict[str, MetricValue]:
         return {"top1": self.top1, "top5": self.top5, "loss": self.mean_loss}
 
     def row(self, test: str) -> dict[str, Any]:

@@ -23,12 +23,12 @@ from unsmooth.rendering import renderer
 from unsmooth.results.measured import Values
 from unsmooth.results.record import FORMAT, Result, if_set, record, stored_as
 
-Metric = float | int | list[float | None] | None  # a list has a value for each class; None: it has no value
-METRICS = "metrics"  # field of the metrics
+MetricValue = float | int | list[float | None] | None  # a list has a value for each class; None: it has no value
+FIELD = "metrics"
 
 
 @record
-class Measured:
+class WithMetrics:
     """Base of records with metrics, which are beside the other fields in JSON. `line["val_top1"]` is a metric."""
 
     @model_validator(mode="before")
@@ -36,30 +36,30 @@ class Measured:
     def _read(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        fields = {field.name for field in dataclasses.fields(cls)} - {METRICS}
+        fields = {field.name for field in dataclasses.fields(cls)} - {FIELD}
         metrics = {name: value for name, value in values.items() if name not in fields}
-        return {name: value for name, value in values.items() if name in fields} | {METRICS: metrics}
+        return {name: value for name, value in values.items() if name in fields} | {FIELD: metrics}
 
     @model_serializer(mode="wrap")
     def _write(self, write_fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for name, value in write_fields(self).items():
-            values |= value if name == METRICS else {name: value}
+            values |= value if name == FIELD else {name: value}
         return values
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         fields = handler.resolve_ref_schema(handler(schema))
-        metrics = fields["properties"].pop(METRICS)
-        fields["required"].remove(METRICS)
+        metrics = fields["properties"].pop(FIELD)
+        fields["required"].remove(FIELD)
         return fields | {"additionalProperties": metrics["additionalProperties"]}
 
     def keys(self) -> list[str]:
         """Names of the metrics."""
-        return list(vars(self)[METRICS])
+        return list(vars(self)[FIELD])
 
     def __getitem__(self, name: str) -> Any:
-        metrics = vars(self)[METRICS]
+        metrics = vars(self)[FIELD]
         if name not in metrics:
             raise unknown("metric", name, metrics, owner="this result")
         return metrics[name]
@@ -102,7 +102,7 @@ def _omitted_if_empty(kind: Any) -> Any:
 
 
 @record
-class EpochMetrics(Measured):
+class EpochMetrics(WithMetrics):
     """The metrics of an epoch, a line of metrics.jsonl.
 
     Attributes:
@@ -113,21 +113,21 @@ class EpochMetrics(Measured):
     """
 
     epoch: Annotated[int, Strict()]
-    metrics: dict[str, Metric]
+    metrics: dict[str, MetricValue]
     vitals: dict[str, list[Values]] = _omitted_if_empty(dict)
     alarms: list[Alarm] = _omitted_if_empty(list)
 
 
 @record
-class BestEpoch(Measured):
+class BestEpoch(WithMetrics):
     """The best epoch by the primary metric of the task; epoch 0 if no epoch has a value."""
 
     epoch: int
-    metrics: dict[str, Metric]
+    metrics: dict[str, MetricValue]
 
 
 @record
-class TrainingResult(Measured, Result):
+class TrainingResult(WithMetrics, Result):
     """The result of a training run. `result["top1"]` is a metric of its last epoch, `print(result)` shows a line.
 
     Attributes:
@@ -155,7 +155,7 @@ class TrainingResult(Measured, Result):
     kind = "training result"
     command = "unsmooth train"
 
-    metrics: dict[str, Metric]
+    metrics: dict[str, MetricValue]
     images: int
     skipped: dict[str, dict[str, str]]
     best: BestEpoch

@@ -135,7 +135,7 @@ class Finding:
         Raises:
             UnsmoothError: If pandas is not installed.
         """
-        return renderer().frame(self, detailed=True)
+        return renderer().frame(self)
 
     def _repr_html_(self) -> str:
         """The finding in a frame, for notebooks."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from unsmooth.data.items import ItemDataset
 from unsmooth.errors import UnsmoothError
 from unsmooth.recipes.recipe import Recipe
-from unsmooth.results.training import Metric
+from unsmooth.results.training import MetricValue
 from unsmooth.spec import ModelSpec
 
 # Recipe fields that only classification supports, and the values that switch them off.
@@ -65,10 +65,10 @@ class Score(Protocol):
     def primary_metric(self) -> float:
         """Value that the best epoch is chosen by; higher is better."""
 
-    def epoch_metrics(self) -> dict[str, Metric]:
+    def epoch_metrics(self) -> dict[str, MetricValue]:
         """Metrics of an epoch; their names start with `val_`."""
 
-    def metrics(self) -> dict[str, Metric]:
+    def metrics(self) -> dict[str, MetricValue]:
         """Metrics of `TrainingResult`."""
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.results.training import Metric
+from unsmooth.results.training import MetricValue
 from unsmooth.tasks.segmentation.layout import IGNORE
 
 Array = np.ndarray[Any, Any]
@@ -70,10 +70,10 @@ class SegmentationScore:
     def primary_metric(self) -> float:
         return self.miou
 
-    def epoch_metrics(self) -> dict[str, Metric]:
+    def epoch_metrics(self) -> dict[str, MetricValue]:
         return {f"val_{name}": value for name, value in self._means().items()}
 
-    def metrics(self) -> dict[str, Metric]:
+    def metrics(self) -> dict[str, MetricValue]:
         classes = [None if np.isnan(value) else float(value) for value in self.class_iou]
         return {**self._means(), "class_iou": classes}
 

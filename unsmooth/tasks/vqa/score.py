@@ -12,7 +12,7 @@ from torch import nn
 from unsmooth.data.sampling import derive_seed
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast, eval_mode
-from unsmooth.results.training import Metric
+from unsmooth.results.training import MetricValue
 from unsmooth.tasks.vqa.answers import soft_accuracy
 from unsmooth.tasks.vqa.items import VqaBatch
 from unsmooth.tasks.vqa.questions import Question
@@ -47,10 +47,10 @@ class VqaScore:
         mean = self.mean()
         return -math.inf if mean is None else mean
 
-    def epoch_metrics(self) -> dict[str, Metric]:
+    def epoch_metrics(self) -> dict[str, MetricValue]:
         return {f"val_{name}": value for name, value in self.metrics().items()}
 
-    def metrics(self) -> dict[str, Metric]:
+    def metrics(self) -> dict[str, MetricValue]:
         loss = self.loss / len(self.numbers) if self.numbers else math.nan
         types = {name: self.mean(kind) for kind, name in KINDS.items()}
         return {"accuracy": self.mean(), **types, "loss": loss if math.isfinite(loss) else None}
