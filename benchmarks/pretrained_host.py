@@ -43,7 +43,7 @@ def main() -> None:
         "top1": scored.top1, "top1_interval": scored.top1_interval, "top1_of_the_run": result["top1"],
         "images": scored.images,
         "parameters": sum(value.numel() for value in weights.values()), "bytes": WEIGHTS.stat().st_size,
-        "epochs": result["epochs"], "seconds": round(result["seconds"]),
+        "epochs": result.epochs, "seconds": round(result.seconds),
         "verdict": diagnosis.verdict, "diagnosis": images + diagnosis.verdict_text,
     }  # fmt: skip
     (RECORD / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")

@@ -34,14 +34,19 @@ GROUPS = {
 ALSO = {
     "monitor": (
         "unsmooth.monitoring.observe.VitalsRecord",
-        "unsmooth.monitoring.alarms.Alarm",
+        "unsmooth.results.training.Alarm",
         "unsmooth.monitoring.writers.Writer",
         "unsmooth.integrations.huggingface.UnsmoothCallback",
         "unsmooth.integrations.lightning.UnsmoothCallback",
     ),
 }
 RESULTS = ("Evaluation", "Bench", "Trial", "Prescription", "Reproduction")
-PARTS = ("unsmooth.results.verdict.Finding", "unsmooth.surgery.plan.Plan")
+PARTS = (
+    "unsmooth.results.training.TrainingResult",
+    "unsmooth.results.training.RunSettings",
+    "unsmooth.results.verdict.Finding",
+    "unsmooth.surgery.plan.Plan",
+)
 THEORY = (
     "anti_oversmoothing",
     "augmented_shortcuts",

@@ -32,8 +32,8 @@ ROOMS = {
     "data": "image sources, splits, transforms, sampling, batches",
     "vitals": "one file per vital: pure functions of tokens, maps or scores",
     "theory": "the theorems of the papers, one file per paper: pure functions",
-    "report": "tables, pages and figures, made from results only",
     "results": "what commands return, as types that are written to JSON",
+    "report": "tables, pages and figures, made from results only",
     "diagnosis": "probe, measure, bounds, rules, verdict",
     "monitoring": "vitals, alarms and records of a model while any loop trains it",
     "integrations": "callbacks for the trainers of other libraries",
@@ -48,10 +48,12 @@ ROOMS = {
 WALK_ROOMS = {"apply": "surgery", "diagnose": "diagnosis", "train": "training"}  # where the drawing of a walk begins
 INTRO = """
 A room is a package in `unsmooth/`. The table starts with the lowest room. A room imports only from rooms listed before
-it, lazy imports included; `make lint` checks this with import-linter. Tests mirror the rooms: `tests/ROOM/`.
+it, lazy imports and those for type checkers included; `make lint` checks this with import-linter. Tests mirror the
+rooms: `tests/ROOM/`.
 
 The root of the package holds what every room may use: `errors`, `spec` (model specs), `bands` (mean token and rest),
-`_version`, and `__init__` with the public names, which are imported on first use.
+`_version`, and `__init__` with the public names, which are imported on first use. Results that are printed or saved ask
+`rendering` for a renderer; `__init__` connects that of the room `report`.
 """
 SEAM = """
 ## Attention is intercepted at the function
@@ -149,7 +151,7 @@ def pages() -> dict[str, str]:
 
 def _matrix() -> str:
     """Who imports whom: a row per room, a dot for each room it imports from."""
-    graph = grimp.build_graph("unsmooth", include_external_packages=False, exclude_type_checking_imports=True)
+    graph = grimp.build_graph("unsmooth", include_external_packages=False, exclude_type_checking_imports=False)
     names = list(reversed(rooms()))
     imports = {(a, b) for a in names for b in names if a != b and _imports_directly(graph, a, b)}
     cell, left, top = 22, 100, 84

@@ -126,12 +126,12 @@ def _experiment(experiment: Experiment) -> list[str]:
     lines += [f"{origin} {prose(experiment.shows)}", ""]
     real = read_record(experiment, REAL)
     if real is not None:
-        lines += ["**On a real model**", "", f"    {real.made.command}", "", *_pictures(real, experiment)]
+        lines += ["**On a real model**", "", f"    {real.provenance.command}", "", *_pictures(real, experiment)]
         lines += [*(f"- {line}" for line in claim_lines(real)), ""]
     record = read_record(experiment)
     if record is not None:
         lines += ["**On small hosts**", ""] if any(group.ran for group in record.groups) else []
-        lines += [f"    {record.made.command}", "", *_pictures(record, experiment)]
+        lines += [f"    {record.provenance.command}", "", *_pictures(record, experiment)]
         lines += [*body(_without_pictures(record)), ""]
     return lines
 

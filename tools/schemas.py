@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import json
 from importlib import import_module
-from typing import Any
 
 from tools.markdown import page, table
 
+# Name of a result: its module, and the name of its schema.
 RESULTS = {
-    "Diagnosis": "diagnosis", "Evaluation": "evaluation", "Bench": "bench", "Trial": "trial",
-    "Prescription": "prescription", "Reproduction": "reproduction",
+    "Diagnosis": ("diagnosis", "diagnosis"), "Evaluation": ("evaluation", "evaluation"), "Bench": ("bench", "bench"),
+    "TrainingResult": ("training", "training_result"), "RunSettings": ("training", "run_settings"),
+    "Trial": ("trial", "trial"), "Prescription": ("prescription", "prescription"),
+    "Reproduction": ("reproduction", "reproduction"),
 }  # fmt: skip
 INTRO = """
 Every result is one JSON file. `to_json` writes it and `from_json` reads it back without loss. Each file carries its
-`kind` and `format`; a file of another kind or format, or with invalid fields, raises an error that says why. The
-schemas are generated from the classes in `unsmooth/results/`.
+`kind` and `format`; a file of another kind or format, or with invalid fields, raises an error that says why. In the
+directory of a training run, result.json is a `TrainingResult` and run.json a `RunSettings`. The schemas are generated
+from the classes in `unsmooth/results/`.
 """
-
-
-def schemas() -> dict[str, dict[str, Any]]:
-    """The schema of each result class that has one, by name."""
-    classes = {
-        name: getattr(import_module(f"unsmooth.results.{module}"), name, None) for name, module in RESULTS.items()
-    }
-    return {name: cls.json_schema() for name, cls in classes.items() if hasattr(cls, "json_schema")}
 
 
 def pages() -> dict[str, str]:
     rows, texts = [], {}
-    for name, schema in schemas().items():
-        cls = getattr(import_module(f"unsmooth.results.{RESULTS[name]}"), name)
-        file = f"{RESULTS[name]}.json"
-        texts[f"schemas/{file}"] = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+    for name, (module, stem) in RESULTS.items():
+        cls = getattr(import_module(f"unsmooth.results.{module}"), name)
+        file = f"{stem}.json"
+        texts[f"schemas/{file}"] = json.dumps(cls.json_schema(), indent=2, ensure_ascii=False) + "\n"
         rows.append(
             (
                 f"[`{name}`](api/{'diagnosis' if name == 'Diagnosis' else 'results'}.md)",

@@ -59,7 +59,7 @@ def pages() -> dict[str, str]:
     for name, record in records().items():
         assert record.tokens is not None
         lines += [f"## {TITLES[name]}", "", ABOUT[name], "", _counts(record.tokens), "", *_blocks(record.tokens),
-                  f"`{record.made.command}`", ""]  # fmt: skip
+                  f"`{record.provenance.command}`", ""]  # fmt: skip
     lines += ["`python benchmarks/dense.py FOLDER cifar10.npz vits14_saliency_fp16.safetensors` records all of it."]
     return {"tokens.md": page(lines)}
 

@@ -92,7 +92,7 @@ def _outcomes(trials: dict[str, tuple[dict[str, Any], Trial]]) -> list[tuple[str
 
 
 def _page(name: str, plan: dict[str, Any], trial: Trial) -> str:
-    data, published = trial.data, plan.get("published", {})
+    data, made, published = trial.data, trial.provenance, plan.get("published", {})
     budget = ", ".join(f"{key} = {value}" for key, value in plan["recipe"].items())
     hours = sum(run.seconds or 0 for arm in trial.arms for run in arm.runs) / 3600
     lines = [
@@ -102,7 +102,7 @@ def _page(name: str, plan: dict[str, Any], trial: Trial) -> str:
             "Host": f"`{plan['host']}`",
             "Data": f"{data.name}, {data.train:,} training and {data.val:,} test images",
             "Budget": f"{budget}; {len(trial.seeds)} seeds",
-            "Computing": f"{hours:.1f} hours, threads per run: {trial.made.threads}, torch {trial.made.torch}",
+            "Computing": f"{hours:.1f} hours, threads per run: {made.threads}, torch {made.torch}",
             "Repeat it": f"`python benchmarks/trials.py {name} cifar10.npz`",
         }),
         *(line for text in design(trial) for line in (text, "")),

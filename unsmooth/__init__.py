@@ -16,6 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from unsmooth._version import __version__ as __version__
+from unsmooth.rendering import Renderer as _Renderer
+from unsmooth.rendering import connect as _connect
 
 if TYPE_CHECKING:
     from unsmooth.diagnosis.diagnose import diagnose
@@ -94,6 +96,15 @@ __all__ = [
     "save",
     "train",
 ]
+
+
+def _renderer() -> _Renderer:
+    from unsmooth.report import renderer
+
+    return renderer
+
+
+_connect(_renderer)
 
 
 def __getattr__(name: str) -> Any:

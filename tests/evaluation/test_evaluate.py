@@ -72,7 +72,7 @@ def test_json_goes_there_and_back(saved: Path, tmp_path: Path, monkeypatch: pyte
     again = Evaluation.from_json(tmp_path / "a" / "x.json")
     assert again.to_dict() == evaluation.to_dict() == json.loads(evaluation.to_json())
     assert again.to_dict()["kind"] == "evaluation" and again.to_dict()["format"] == 1
-    assert again.model.remedies == ["attn_scale"] and again.made.command == "unsmooth x"
+    assert again.model.remedies == ["attn_scale"] and again.provenance.command == "unsmooth x"
     assert again.cost.throughput.images_per_second > 0 and again.cost.flops > 0
     assert done[-1] == (12, 12)
     assert "validation" in str(again) and "images/s" in str(again) and "attn_scale" in str(again)

@@ -13,6 +13,7 @@ import torch
 
 import unsmooth
 from unsmooth.errors import UnsmoothError
+from unsmooth.results.training import TrainingResult
 from unsmooth.results.trial import Trial
 from unsmooth.training.checkpoint import read_state
 
@@ -35,7 +36,7 @@ def unfinished(finished: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def resume(out: Path, data: Any = "digits") -> dict[str, Any]:
+def resume(out: Path, data: Any = "digits") -> TrainingResult:
     return unsmooth.train(HOST, data, out=out, **SHORT)
 
 
@@ -110,7 +111,7 @@ def test_replaced_data_of_the_same_size_is_another_run(tmp_path: Path) -> None:
 def test_damaged_metrics_are_left_out(unfinished: Path, line: bytes) -> None:
     path = unfinished / "metrics.jsonl"
     path.write_bytes(line + b"\n" + path.read_bytes())
-    assert resume(unfinished)["epochs"] == 2
+    assert resume(unfinished).epochs == 2
     assert len(path.read_text().splitlines()) == 2
 
 

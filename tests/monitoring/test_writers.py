@@ -19,8 +19,8 @@ import pytest
 from tests.monitoring.test_monitor import loop, small_model
 from unsmooth import Monitor
 from unsmooth.errors import UnsmoothError
-from unsmooth.monitoring.alarms import Alarm
 from unsmooth.monitoring.writers import JsonLines, Records, TensorBoard, Writer
+from unsmooth.results.training import Alarm
 
 ALARM = Alarm(2, "max_logit", 1, 60.0, 50.0, "the largest logit is 60", "Apply qk_norm.")
 SCALARS = {"token_cosine/block 0": 0.5, "token_cosine/block 1": 0.25}

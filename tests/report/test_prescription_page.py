@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from unsmooth.errors import UnsmoothError
-from unsmooth.results.prescription import Budget, Evidence, Prescription, Rung, RungRun, TriedCandidate
+from unsmooth.results.prescription import Budget, FinalComparison, Prescription, Rung, RungRun, TriedCandidate
 from unsmooth.results.provenance import Provenance
-from unsmooth.results.trial import Difference, Spread, TrialData
+from unsmooth.results.trial import Difference, SeedSpread, TrialData
 from unsmooth.results.verdict import Verdict
 
 
@@ -20,15 +20,15 @@ def prescription(shown: bool = True, candidates: int = 3) -> Prescription:
             for i, name in enumerate(names)]  # fmt: skip
     low = 0.02 if shown else -0.02
     difference = Difference(0.05, low, 0.1 - low, [0.05, 0.05], shown, f"+5.0 points ({100 * low:+.1f} to …)")
-    spread = Spread(0.6, 0.01, [0.6, 0.6])
+    spread = SeedSpread(0.6, 0.01, [0.6, 0.6])
     return Prescription(
         spec="host", data=TrialData("digits", 1000, 200, 10, None, {}), recipe_name="small", epochs=8,
         verdict=Verdict("collapsed", "Tokens have collapsed.", [0]), findings=[],
         budget=Budget(9.0, 72_000, 60_000, 60_000, "3 candidates for 2 epochs"), candidates=tried,
         rungs=[Rung(2, runs, names[:2]), Rung(4, runs[:2], names[1:2])] if candidates else [],
-        evidence=[Evidence(names[1], 2, 0.95, spread, spread, difference, "final")] if candidates else [],
+        evidence=[FinalComparison(names[1], 2, 0.95, spread, spread, difference, "final")] if candidates else [],
         recommendation=tried[1].spec if candidates and shown else None, text="What to do.",
-        made=Provenance("1", "2", "3", "unsmooth prescribe host", 1.0),
+        provenance=Provenance("1", "2", "3", "unsmooth prescribe host", 1.0),
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ import torch
 import torch.distributed.fsdp
 
 from unsmooth.__main__ import run
+from unsmooth.results.training import EpochMetrics, TrainingResult
 from unsmooth.training.checkpoint import read_state
 from unsmooth.training.run import train
 
@@ -37,7 +38,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.support.runs"])
 
 
-def small_run(out: Path, spec: str = HOST, fields: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+def small_run(out: Path, spec: str = HOST, fields: dict[str, Any] | None = None, **options: Any) -> TrainingResult:
     """Train on some of the digits for a few steps."""
     return train(spec, "digits", out=out, **{**SMALL, **(fields or {}), **options})
 
@@ -135,4 +136,4 @@ class StopAt:
         if (epoch, step) == self.place:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def epoch(self, line: dict[str, Any]) -> None: ...
+    def epoch(self, line: EpochMetrics) -> None: ...

@@ -254,7 +254,7 @@ def test_a_run_that_was_cut_ends_bit_equal_and_learns(tmp_path):
     assert lines[-1]["train_loss"] < lines[0]["train_loss"]
     assert lines[-1]["val_loss"] < lines[0]["val_loss"]
     assert result["loss"] == lines[-1]["val_loss"]
-    assert result["best"]["neg_loss"] == max(-line["val_loss"] for line in lines)
+    assert result.best["neg_loss"] == max(-line["val_loss"] for line in lines)
     assert load_mae(tmp_path / "cut" / "best").config.mask_ratio == 0.75
 
 

@@ -16,7 +16,8 @@ from unsmooth.data.datasets import ImageBatch
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast
 from unsmooth.hosts.outputs import classes_of, forward, logits_of
-from unsmooth.tasks.classification.scores import NONE, accuracy_interval, merge_scores, score, score_each
+from unsmooth.results.scores import NONE, accuracy_interval
+from unsmooth.tasks.classification.scores import merge_scores, score, score_each
 
 
 class Said(nn.Module):

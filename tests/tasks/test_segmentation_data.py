@@ -15,7 +15,14 @@ from unsmooth.data.batches import TrainingBatches, evaluation_batches
 from unsmooth.tasks.segmentation.items import SceneItems
 from unsmooth.tasks.segmentation.layout import IGNORE, open_scenes, read_labels
 from unsmooth.tasks.segmentation.options import SegmentationOptions
-from unsmooth.tasks.segmentation.views import Evaluation, Normalise, Training, crop_box, is_mixed, resized_size
+from unsmooth.tasks.segmentation.views import (
+    EvaluationTransform,
+    Normalise,
+    TrainingTransform,
+    crop_box,
+    is_mixed,
+    resized_size,
+)
 from unsmooth.utils.options import read_options, read_texts
 
 AS_IT_IS = Normalise((0.0,) * 3, (1.0,) * 3)
@@ -29,7 +36,7 @@ def root(tmp_path):
 
 def items(root, split="train", options=SMALL, **how):
     training = split == "train"
-    view = Training(options, AS_IT_IS, 0.5, 0.3) if training else Evaluation(options, AS_IT_IS)
+    view = TrainingTransform(options, AS_IT_IS, 0.5, 0.3) if training else EvaluationTransform(options, AS_IT_IS)
     return SceneItems(open_scenes(root, split), view, 3, options, training=training, **how)
 
 
@@ -137,7 +144,7 @@ def agree(picture: torch.Tensor, labels: torch.Tensor) -> tuple[float, int]:
 def test_training_views_keep_picture_and_labels_together(seed):
     picture, labels = blocks(np.random.default_rng(seed))
     random.seed(seed)
-    image, wanted = Training(SegmentationOptions(crop=64, short=60), AS_IT_IS, hflip=0.5)(picture, labels)
+    image, wanted = TrainingTransform(SegmentationOptions(crop=64, short=60), AS_IT_IS, hflip=0.5)(picture, labels)
     assert image.shape == (3, 64, 64) and wanted.shape == (64, 64)
     share, pixels = agree(image, wanted)
     assert share == 1.0 and pixels > 50
@@ -157,11 +164,11 @@ def test_mirrors_and_colours():
         "options": SegmentationOptions(crop=90, short=60, smallest=1, largest=1, cat_max_ratio=1),
         "normalise": AS_IT_IS,
     }
-    plain, wanted = Training(**still, hflip=0.0)(picture, labels)
-    mirrored, turned = Training(**still, hflip=1.0)(picture, labels)
+    plain, wanted = TrainingTransform(**still, hflip=0.0)(picture, labels)
+    mirrored, turned = TrainingTransform(**still, hflip=1.0)(picture, labels)
     assert torch.equal(mirrored[:, :60], plain[:, :60].flip(2)) and torch.equal(turned[:60], wanted[:60].flip(1))
     torch.manual_seed(0)
-    coloured, same = Training(**still, hflip=0.0, color_jitter=0.5)(picture, labels)
+    coloured, same = TrainingTransform(**still, hflip=0.0, color_jitter=0.5)(picture, labels)
     assert torch.equal(same, wanted) and not torch.allclose(coloured, plain, atol=0.01)
 
 
@@ -191,7 +198,7 @@ def test_sizes_keep_their_aspect(size, short, wanted):
 
 def test_evaluation_views_are_whole(root):
     picture, labels = blocks(np.random.default_rng(0))
-    image, truth = Evaluation(SegmentationOptions(crop=32, short=30), Normalise((0.5,) * 3, (0.25,) * 3))(
+    image, truth = EvaluationTransform(SegmentationOptions(crop=32, short=30), Normalise((0.5,) * 3, (0.25,) * 3))(
         picture, labels
     )
     assert image.shape == (3, 30, 45) and truth.shape == (60, 90)

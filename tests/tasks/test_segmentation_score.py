@@ -62,10 +62,10 @@ def test_processes_are_joined_and_memory_does_not_grow():
     joined, whole = merge_scores(parts), scored(pictures())
     assert (joined.counts == whole.counts).all() and joined.images == 3 and joined.counts.dtype == np.int64
     assert joined.counts.shape == (CLASSES, CLASSES + 1)
-    line, result = joined.epoch_metrics(), joined.summary()
+    line, result = joined.epoch_metrics(), joined.metrics()
     assert line == {"val_miou": whole.miou, "val_pixel_accuracy": whole.pixel_accuracy,
                     "val_mean_accuracy": whole.mean_accuracy}  # fmt: skip
-    assert result["class_iou"][-1] is None and result["skipped"] == {"x.jpg": "the file is empty"}
+    assert result["class_iou"][-1] is None and joined.skipped == {"x.jpg": "the file is empty"}
     with pytest.raises(UnsmoothError, match=r"no labelled pixel to score: 1 images are broken. First: x.jpg: the file"):
         merge_scores(
             [

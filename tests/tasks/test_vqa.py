@@ -192,7 +192,7 @@ def test_the_score_is_the_official_accuracy_of_the_answers(vqa_data, tmp_path):
     questions = {question.number: question for question in task.splits["val"].questions}
     wanted = [soft_accuracy(a, questions[n].answers) for n, a in zip(whole.numbers, whole.answers, strict=True)]
     assert whole.accuracy == wanted
-    result = whole.summary()
+    result = whole.metrics()
     assert result["accuracy"] == pytest.approx(np.mean(wanted))
     assert whole.primary_metric == result["accuracy"]
     for kind, name in (("yes/no", "yes_no"), ("number", "number"), ("other", "other")):
@@ -202,8 +202,8 @@ def test_the_score_is_the_official_accuracy_of_the_answers(vqa_data, tmp_path):
     shares = [task.score(task.model, evaluation_batches(task.val, 5, rank=r, world=2), CPU, "none") for r in (0, 1)]
     joined = task.merge_scores(shares)
     assert joined.numbers == sorted(questions)
-    assert joined.summary()["accuracy"] == pytest.approx(result["accuracy"], abs=1e-9)
-    assert joined.summary()["loss"] == pytest.approx(result["loss"], rel=1e-4)
+    assert joined.metrics()["accuracy"] == pytest.approx(result["accuracy"], abs=1e-9)
+    assert joined.metrics()["loss"] == pytest.approx(result["loss"], rel=1e-4)
     task.save_predictions(joined, tmp_path)
     said = json.loads((tmp_path / "answers.json").read_text())
     assert said[0] == {"question_id": joined.numbers[0], "answer": joined.answers[0]}
@@ -240,7 +240,7 @@ def test_a_run_learns_and_one_that_was_cut_ends_bit_equal(vqa_data, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["train_loss"] < 0.9 * lines[0]["train_loss"]
     assert result["accuracy"] == lines[-1]["val_accuracy"]
-    assert result["best"]["accuracy"] == max(line["val_accuracy"] for line in lines)
+    assert result.best["accuracy"] == max(line["val_accuracy"] for line in lines)
     assert result["number"] > 0.9  # always one thing
 
 

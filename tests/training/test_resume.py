@@ -192,7 +192,8 @@ def test_another_recipe_is_shown_not_mixed_in(tmp_path):
 def test_a_run_that_is_done_gives_its_result_at_once(tmp_path, monkeypatch):
     first = small_run(tmp_path)
     monkeypatch.setattr("unsmooth.training.run._Run", None)
-    assert small_run(tmp_path) == first == json.loads((tmp_path / "result.json").read_text())
+    assert small_run(tmp_path) == first
+    assert first.to_dict() == json.loads((tmp_path / "result.json").read_text())
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -37,7 +37,7 @@ def test_a_run_learns_and_leaves_what_it_promises(tmp_path):
     assert [line["epoch"] for line in lines] == list(range(1, 13))
     assert lines[-1]["train_loss"] < lines[0]["train_loss"] - 0.3
     assert result["top1"] == lines[-1]["val_top1"] > 0.25
-    assert result["best"]["top1"] == max(line["val_top1"] for line in lines)
+    assert result.best["top1"] == max(line["val_top1"] for line in lines)
     assert len(list((tmp_path / "tensorboard").iterdir())) == 1
     settings = json.loads((tmp_path / "run.json").read_text())
     assert settings["recipe"]["lr"] == 5e-3 and settings["spec"] == HOST

@@ -21,7 +21,7 @@ def test_fields_go_to_the_settings_and_to_the_recipe(tmp_path):
     train(HOST, "digits", recipe=load_recipe("small", {**SMALL, "epochs": 9}), settings=settings, out=tmp_path / "run",
           epochs=1)  # fmt: skip
     record = RunDir(tmp_path / "run").settings()
-    assert (record["seed"], record["recipe"]["epochs"], record["recipe"]["lr"]) == (3, 1, SMALL["lr"])
+    assert (record.seed, record.recipe["epochs"], record.recipe["lr"]) == (3, 1, SMALL["lr"])
     assert not (tmp_path / "unused").exists()
 
 

@@ -10,8 +10,8 @@ import pytest
 import unsmooth
 from unsmooth.cli.main import main
 from unsmooth.errors import Interrupted, UnsmoothError
-from unsmooth.results.prescription import Evidence, Prescription
-from unsmooth.results.trial import Difference, Spread
+from unsmooth.results.prescription import FinalComparison, Prescription
+from unsmooth.results.trial import Difference, SeedSpread
 from unsmooth.trials import prescribe as prescribing
 
 HOST = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=16, num_heads=2, depth=3, mlp_ratio=2)"
@@ -76,7 +76,7 @@ def test_an_interrupted_search_resumes_to_the_same_result(ill: tuple[Prescriptio
     stopped: list[str] = []
 
     def stop(name: str, done: int, total: int, line: Any) -> None:
-        if line is not None and line["epoch"] == 1 and name not in stopped and len(stopped) < 3:
+        if line is not None and line.epoch == 1 and name not in stopped and len(stopped) < 3:
             stopped.append(name)
             raise Interrupted("interrupted")
 
@@ -102,11 +102,13 @@ def difference(mean: float, low: float, survives: bool | None = None) -> Differe
 
 
 def test_the_best_difference_that_is_shown_is_recommended() -> None:
-    spread = Spread(0.5, None, [0.5])
+    spread = SeedSpread(0.5, None, [0.5])
     made = [prescribing.TriedCandidate(name, f"{HOST}+{name}", "", "") for name in ("a", "b", "c")]
 
     def choice(*differences: Difference | None) -> str | None:
-        rows = [Evidence(c.name, 2, 0.95, spread, spread, d, "") for c, d in zip(made, differences, strict=False)]
+        rows = [
+            FinalComparison(c.name, 2, 0.95, spread, spread, d, "") for c, d in zip(made, differences, strict=False)
+        ]
         chosen = prescribing._choose(rows, made)
         return None if chosen is None else chosen.name
 

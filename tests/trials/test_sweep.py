@@ -65,7 +65,7 @@ def test_a_sweep_run_is_a_run_of_train_with_a_holdout(swept, tmp_path):
     alone = unsmooth.train(
         HOST, "digits", out=tmp_path, options={"holdout": 0.1}, **{**SMALL, "epochs": 1, "lr": VALUES[1]}
     )
-    assert alone["top1"] == trial["plain"].sweep.runs[1].top1 and alone["images"] == trial["plain"].sweep.images
+    assert alone["top1"] == trial["plain"].sweep.runs[1].top1 and alone.images == trial["plain"].sweep.images
     with pytest.raises(UnsmoothError, match="holdout must be at least 0 and at most"):
         unsmooth.train(HOST, "digits", out=tmp_path / "other", options={"holdout": "1"}, **SMALL)
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from unsmooth.results.trial import Arm, Difference, Run, Spread
+from unsmooth.results.trial import Arm, Difference, Run, SeedSpread
 from unsmooth.trials.verdict import trial_verdict
 
 
 def arm(name, mean=None, shown=True, failed=(), seeds=3):
     runs = [Run(s, "", None, None, None, None, "block 1 went first" if s in failed else None, []) for s in range(seeds)]
     difference = None if mean is None else Difference(mean, mean, mean, [], shown, "the text")
-    top1 = Spread(None if len(failed) == seeds else 0.5, 0.01 if seeds > 1 else None, [])
-    nothing = Spread(None, None, [])
+    top1 = SeedSpread(None if len(failed) == seeds else 0.5, 0.01 if seeds > 1 else None, [])
+    nothing = SeedSpread(None, None, [])
     return Arm(name, "", "", None, None, None, None, top1, nothing, nothing, difference, {}, runs, None)
 
 

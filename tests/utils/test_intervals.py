@@ -1,19 +1,22 @@
-"""Intervals of accuracies: against SciPy, against weighted moments, and by how often they cover the truth."""
+"""Intervals of accuracies: against their equations, against weighted moments, and by how often they cover the truth."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, norm
+from scipy.stats import norm
 
 from unsmooth.utils.intervals import paired_interval, wilson_interval
 
 
 @pytest.mark.parametrize("images", [1, 2, 7, 100, 50_000])
-def test_the_wilson_interval_is_that_of_scipy(images: int) -> None:
+def test_the_ends_of_the_wilson_interval_are_rejected_by_the_score_test_at_95_per_cent(images: int) -> None:
     for correct in {0, 1, images // 3, images - 1, images}:
-        wanted = binomtest(correct, images).proportion_ci(method="wilson")
-        assert wilson_interval(correct, images) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
+        share, (low, high) = correct / images, wilson_interval(correct, images)
+        assert 0 <= low <= share <= high <= 1 and low < high
+        for p in (low, high):
+            assert (share - p) ** 2 == pytest.approx(norm.ppf(0.975) ** 2 * p * (1 - p) / images, abs=1e-12)
+        assert (low == 0) == (correct == 0) and (high == 1) == (correct == images)
 
 
 @pytest.mark.parametrize(("won", "lost", "images"), [(0, 0, 4), (3, 10, 40), (0, 25, 25), (130, 110, 5000)])

@@ -11,6 +11,7 @@ import pytest
 
 import unsmooth
 from unsmooth.cli.terminal import RunBars
+from unsmooth.results.training import EpochMetrics
 from unsmooth.trials.runner import AllRuns
 from unsmooth.utils import progress as progress_module
 from unsmooth.utils.progress import StageLog, StageText, rough_duration, show_progress
@@ -150,7 +151,7 @@ def test_all_runs_are_counted_beside_each_run(capsys: pytest.CaptureFixture[str]
 
     runs = AllRuns(bars.on_progress, on_runs, 1, 4)
     runs("plain, seed 1", 5, 10, None)
-    runs("attn_scale, seed 1", 10, 10, {"epoch": 1, "train_loss": 2.0})
+    runs("attn_scale, seed 1", 10, 10, EpochMetrics(1, {"train_loss": 2.0}))
     assert whole == [("runs", 1, 4), ("runs", 1.5, 4), ("runs", 2.5, 4)]
     assert re.fullmatch(
         r"attn_scale, seed 1: epoch 1, loss 2.000, 0 s \(runs: 2 of 4, 0 s left\)\n", capsys.readouterr().err

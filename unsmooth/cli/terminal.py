@@ -8,9 +8,9 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
@@ -19,6 +19,9 @@ from rich.segment import Segment
 from typer import Context
 
 from unsmooth.errors import UnsmoothError, printable
+
+if TYPE_CHECKING:
+    from unsmooth.results.training import EpochMetrics
 
 MAX_NAME = 80  # characters of a file name
 _KEY = "unsmooth.command_line"
@@ -118,7 +121,7 @@ class RunBars:
         self.bars, self.tasks, self.started = bars, dict[str, TaskID](), dict[str, float]()
         self.runs, self.of_all = StageText(), ""
 
-    def on_progress(self, name: str, done: int, total: int, line: Mapping[str, Any] | None = None) -> None:
+    def on_progress(self, name: str, done: int, total: int, line: EpochMetrics | None = None) -> None:
         """Update the bar of a run: its steps, and its metrics at the end of an epoch."""
         self.started.setdefault(name, time.monotonic())
         if self.bars is not None:
@@ -128,7 +131,7 @@ class RunBars:
                 self.bars.update(self.tasks[name], visible=False)
         elif line is not None:
             seconds = time.monotonic() - self.started[name]
-            echo(f"{name}: epoch {line['epoch']}, {_summary(line)}, {seconds:.0f} s{self.of_all}")
+            echo(f"{name}: epoch {line.epoch}, {_summary(line)}, {seconds:.0f} s{self.of_all}")
 
     def on_runs(self, stage: str, done: float, total: float | None) -> None:
         """Update the bar of all runs."""
@@ -182,10 +185,11 @@ class _Lasting:
             self.stream.flush()
 
 
-def _summary(line: Mapping[str, Any]) -> str:
+def _summary(line: EpochMetrics) -> str:
     """Training loss and first metric of an epoch."""
     from unsmooth.report.metrics import format_scores
 
     loss = f"loss {line['train_loss']:.3f}"
-    metric = format_scores({name: line[name] for name in line if name != "val_loss"}, decimals=1).partition(",")[0]
+    scores = {name: value for name, value in line.metrics.items() if name != "val_loss"}
+    metric = format_scores(scores, decimals=1).partition(",")[0]
     return f"{loss}, {metric}" if metric else loss

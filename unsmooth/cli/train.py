@@ -44,12 +44,10 @@ def train(
     Every field of the recipe is an option too: --epochs 10 --lr 1e-4 --mixup 0.8 (see unsmooth list recipes). The same
     command resumes an interrupted run. Several processes: torchrun --nproc-per-node 4 -m unsmooth train …
     """
-    from unsmooth.report.metrics import format_scores
     from unsmooth.spec import bare_name
     from unsmooth.training.observer import ProgressObserver
     from unsmooth.training.run import default_run_dir
     from unsmooth.training.run import train as run_training
-    from unsmooth.training.run_dir import RunDir
 
     folder = settings.out or default_run_dir(spec, data, settings.seed, task)
     with run_bars() as bars:
@@ -60,15 +58,8 @@ def train(
         )  # fmt: skip
     if os.environ.get("RANK", "0") != "0":
         return  # only the first of several processes prints
-    best, skipped = result["best"], sum(map(len, result["skipped"].values()))
-    lines = [
-        f"{format_scores(result)} on {result['images']:,} images after {result['epochs']} epochs "
-        f"(best: {format_scores(best)} after epoch {best['epoch']}), {result['images_per_second']:,.0f} images/s"
-    ]
-    if skipped:
-        lines.append(f"skipped {skipped} broken images, listed in {RunDir(folder).result_file}")
-    lines.append(f"{folder}: models in last/ and best/, curves in metrics.jsonl and tensorboard/")
-    show(map(escape, lines))
+    files = f"{folder}: models in last/ and best/, curves in metrics.jsonl and tensorboard/"
+    show(map(escape, (*str(result).splitlines(), files)))
 
 
 def _task_options(pairs: Sequence[str]) -> dict[str, str]:

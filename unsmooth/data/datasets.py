@@ -33,7 +33,7 @@ class ImageBatch(TensorBatch):
         return replace(self, images=images, labels=labels)
 
 
-class Item(NamedTuple):
+class ImageItem(NamedTuple):
     image: Tensor | None
     label: int
     image_index: int
@@ -68,10 +68,10 @@ class ImageDataset(Dataset[Any]):
     def name(self) -> str:
         return self.images.name
 
-    def collate(self, items: list[Item]) -> ImageBatch:
+    def collate(self, items: list[ImageItem]) -> ImageBatch:
         return collate(items)
 
-    def __getitem__(self, key: Key) -> Item:
+    def __getitem__(self, key: Key) -> ImageItem:
         first, seed = key
         if self.indexed is None:
             self.indexed = as_images(self.images)
@@ -80,16 +80,16 @@ class ImageDataset(Dataset[Any]):
         for offset in range(images.count if seed is not None else 1):
             index = (first + offset) % images.count
             try:
-                return Item(self.to_tensor(images.load(index), seed), images.labels(index), index, skipped)
+                return ImageItem(self.to_tensor(images.load(index), seed), images.labels(index), index, skipped)
             except (ImageReadError, OSError) as error:
                 name = images.item_name(index)
                 if self.strict:
-                    return Item(None, -1, index, skipped, self.strict_error(name, error))
+                    return ImageItem(None, -1, index, skipped, self.strict_error(name, error))
                 skipped[name] = str(error)
             except UnsmoothError as error:  # the data ends early, or a shard is broken
-                return Item(None, -1, index, skipped, str(error))
+                return ImageItem(None, -1, index, skipped, str(error))
         fatal = "" if seed is None else f"{images.name} has no valid image: all {images.count} were skipped"
-        return Item(None, -1, first, skipped, fatal)
+        return ImageItem(None, -1, first, skipped, fatal)
 
     def to_tensor(self, image: Image.Image, seed: int | None) -> Tensor:
         """Transform an image; the random numbers of the transform depend on the seed alone."""
@@ -104,7 +104,7 @@ class ImageDataset(Dataset[Any]):
         return f"{name} of {self.images.name} is broken: {reason}. Leave out strict_data (--strict-data) to skip it."
 
 
-def collate(items: list[Item]) -> ImageBatch:
+def collate(items: list[ImageItem]) -> ImageBatch:
     """Combine items; those without an image are left out."""
     valid = [item for item in items if item.image is not None]
     skipped = {name: reason for item in items for name, reason in item.skipped.items()}

@@ -8,7 +8,7 @@ from itertools import islice
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from unsmooth.data.datasets import EpochSampler, ImageBatch, ImageDataset, Item, collate
+from unsmooth.data.datasets import EpochSampler, ImageBatch, ImageDataset, ImageItem, collate
 from unsmooth.data.images import Example, ImageReadError, Stream
 from unsmooth.data.lanes import Lanes
 from unsmooth.errors import UnsmoothError
@@ -34,7 +34,7 @@ class StreamBatches(IterableDataset[ImageBatch]):
         try:
             yield from self._batches(self.sampler.epoch, self.sampler.start)
         except UnsmoothError as error:  # raised in a worker, it would come with the traceback of the worker
-            yield collate([Item(None, -1, -1, {}, str(error))])
+            yield collate([ImageItem(None, -1, -1, {}, str(error))])
 
     def merged(self, parts: Iterator[ImageBatch]) -> Iterator[ImageBatch]:
         """Batches of the process, from those of its groups in turn."""
@@ -63,7 +63,7 @@ class StreamBatches(IterableDataset[ImageBatch]):
             if (step - start) % turns == turn:
                 yield collate([self._item(drawn, epoch, step, position) for position in self.positions[group]])
 
-    def _item(self, drawn: dict[int, list[Example]], epoch: int, step: int, position: int) -> Item:
+    def _item(self, drawn: dict[int, list[Example]], epoch: int, step: int, position: int) -> ImageItem:
         lane, first = self.lanes.lane_of[position], step * self.sampler.batch_size
         positions, examples = self.lanes.positions[lane], drawn[lane]
         seed, skipped = self.sampler.item_seed(epoch, first + position), dict[str, str]()
@@ -74,21 +74,21 @@ class StreamBatches(IterableDataset[ImageBatch]):
             if item.image is not None or item.fatal:
                 return item._replace(skipped=skipped)
         count = len(examples)
-        return Item(
+        return ImageItem(
             None, -1, first + position, skipped, f"{self.stream.name}: all {count} images of a batch are broken"
         )
 
-    def _read(self, example: Example, index: int, seed: int) -> Item:
+    def _read(self, example: Example, index: int, seed: int) -> ImageItem:
         classes = self.stream.num_classes
         if classes and not 0 <= example.label < classes:
             reason = f"{example.name} has label {example.label}, but there are {classes} classes (0 to {classes - 1})"
-            return Item(None, -1, index, {}, f"{self.stream.name}: {reason}")
+            return ImageItem(None, -1, index, {}, f"{self.stream.name}: {reason}")
         try:
-            return Item(self.dataset.to_tensor(example.load(), seed), example.label, index, {})
+            return ImageItem(self.dataset.to_tensor(example.load(), seed), example.label, index, {})
         except (ImageReadError, OSError) as error:
             if self.dataset.strict:
-                return Item(None, -1, index, {}, self.dataset.strict_error(example.name, error))
-            return Item(None, -1, index, {example.name: str(error)})
+                return ImageItem(None, -1, index, {}, self.dataset.strict_error(example.name, error))
+            return ImageItem(None, -1, index, {example.name: str(error)})
 
     def _check_length(self, length: int, expected: int) -> None:
         if length < expected:

@@ -115,7 +115,7 @@ def bench(
             batch_size=settings.batch_size, rounds=settings.rounds, amp=settings.amp, threads=torch.get_num_threads(),
             device=str(device_of(next(iter(hosts.values())))), machine=platform.machine(),
         ),
-        made=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
+        provenance=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
     )  # fmt: skip
 
 

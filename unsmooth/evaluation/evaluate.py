@@ -31,9 +31,10 @@ from unsmooth.results.evaluation import (
     TestScore,
 )
 from unsmooth.results.provenance import Provenance, versions
+from unsmooth.results.scores import Scores
 from unsmooth.surgery.record import applied
 from unsmooth.surgery.storage import open_model
-from unsmooth.tasks.classification.scores import Change, Scores, score_each
+from unsmooth.tasks.classification.scores import Change, score_each
 from unsmooth.utils.devices import choose_device
 from unsmooth.utils.options import merge_options
 
@@ -128,7 +129,7 @@ def evaluate(
         rows=rows,
         skipped={test_set.name: skipped for test_set in sets if (skipped := scores[test_set.name].skipped)},
         cost=_cost(host, name, prepare, settings),
-        made=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
+        provenance=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
         tokens=tokens,
         warnings=[f"{test_set.name}: {test_set.warning}" for test_set in sets if test_set.warning],
     )  # fmt: skip

@@ -41,9 +41,9 @@ from unsmooth.hosts.inputs import batch_inputs, run
 from unsmooth.hosts.modes import autocast, device_of, eval_mode
 from unsmooth.hosts.token_layout import as_tokens, grid_of, prefix_of
 from unsmooth.results.evaluation import BlockScore, TokenProbe, TokenScores
+from unsmooth.results.scores import accuracy_interval
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.storage import open_model
-from unsmooth.tasks.classification.scores import accuracy_interval
 from unsmooth.utils.devices import choose_device
 from unsmooth.utils.options import merge_options
 from unsmooth.vitals.token_cosine import token_cosine

@@ -10,9 +10,9 @@ from typing import Any
 from torch import nn
 
 from unsmooth.errors import UnsmoothError, first_line
-from unsmooth.monitoring.alarms import Alarm
 from unsmooth.monitoring.monitor import Monitor
 from unsmooth.monitoring.writers import Log
+from unsmooth.results.training import Alarm
 from unsmooth.surgery.plan import anatomy_of
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")

@@ -14,39 +14,8 @@ from typing import Any, Literal
 from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.monitoring.observe import Breakage, Curves
 from unsmooth.results.measured import Values, round_values
+from unsmooth.results.training import Alarm
 from unsmooth.utils.text import blocks_text
-
-
-@dataclass(frozen=True)
-class Alarm:
-    """A vital that passed its limit during training.
-
-    Attributes:
-        step: Optimizer steps done before the measurement.
-        kind: `entropy_collapse`, `max_logit`, `falling_rank`, `norm_outliers` or `non_finite`.
-        block: Index of the block that is furthest past the limit; None outside the blocks.
-        value: What was measured there; None for values that are not finite.
-        limit: The limit that it passed.
-        why: What happened, in a sentence.
-        action: What to try.
-
-    Example:
-        >>> from unsmooth.monitoring.alarms import Alarm
-        >>> alarm = Alarm(400, "max_logit", 3, 130.0, 100.0, "the largest logit of block 3 is 130", "Apply qk_norm.")
-        >>> print(alarm)
-        step 400: max_logit: the largest logit of block 3 is 130. Apply qk_norm.
-    """
-
-    step: int
-    kind: str
-    block: int | None
-    value: float | None
-    limit: float | None
-    why: str
-    action: str
-
-    def __str__(self) -> str:
-        return f"step {self.step}: {self.kind}: {self.why}. {self.action}"
 
 
 class AlarmRaised(UnsmoothError):

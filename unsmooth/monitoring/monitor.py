@@ -18,11 +18,12 @@ from unsmooth.diagnosis import registry
 from unsmooth.errors import UnsmoothError, first_line
 from unsmooth.hosts.anatomy import Anatomy
 from unsmooth.hosts.inputs import Example, batch_inputs, describes_input
-from unsmooth.monitoring.alarms import RULES, Alarm, AlarmRaised, AlarmState, alarm_limits
+from unsmooth.monitoring.alarms import RULES, AlarmRaised, AlarmState, alarm_limits
 from unsmooth.monitoring.hooks import ImageHook, StepHook, check_not_sharded, uncompiled, unwrap
 from unsmooth.monitoring.observe import Breakage, VitalsRecord, broken_gradient, observe
 from unsmooth.monitoring.settings import MonitorSettings, OnAlarm
 from unsmooth.monitoring.writers import Log, Records
+from unsmooth.results.training import Alarm
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.record import check_unwrapped
 from unsmooth.utils.notebook import data_frame

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from unsmooth.errors import UnsmoothError, first_line, missing_package, unknown
-from unsmooth.monitoring.alarms import Alarm
+from unsmooth.results.training import Alarm
 
 PREFIX = "unsmooth"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from unsmooth.papers.rows import published_row
 from unsmooth.papers.trials import describe_data, describe_training, train_group
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.reproduction import ArmResult, GroupResult
+from unsmooth.results.training import RunSettings
 from unsmooth.spec import ModelSpec, parse, parse_item, parse_remedies
 from unsmooth.surgery.create import create_model
 from unsmooth.surgery.storage import load
@@ -113,8 +113,8 @@ def _diagnose_one_trained(experiment: Experiment, group: PublishedGroup, request
     train(spec, images, recipe=recipe, out=run.path, data_dir=request.data_dir, workers=request.workers,
           device=request.device, command=request.command)  # fmt: skip
     diagnosis = _diagnose(experiment, request, load(run.last), None, images)
-    trained = json.loads(run.settings_file.read_text(encoding="utf-8"))
-    data = describe_training(trained["data"], trained["images"]["train"], recipe.epochs)
+    trained = RunSettings.from_json(run.settings_file)
+    data = describe_training(trained.data, trained.images["train"], recipe.epochs)
     return GroupDiagnoses(group, [spec], [diagnosis], data)
 
 

@@ -69,7 +69,7 @@ def reproduce(name: str, request: RunRequest) -> Reproduction:
         shows=experiment.shows, lines=experiment.lines, fingerprint=experiment.fingerprint(),
         scale=ReproductionScale(request.small, data, differences(experiment, request, data)),
         groups=groups, claims=check_claims(experiment, groups),
-        made=Provenance(**versions(), command=request.command, seconds=round(time.time() - started, 1)),
+        provenance=Provenance(**versions(), command=request.command, seconds=round(time.time() - started, 1)),
     )  # fmt: skip
     figure = gain_figure(reproduction)
     if figure is not None:

@@ -19,6 +19,7 @@ from unsmooth.papers.small_data import WRITERS
 from unsmooth.papers.trials import check_start
 from unsmooth.recipes.recipe import Recipe, load_recipe
 from unsmooth.results.reproduction import ArmResult, GroupResult
+from unsmooth.results.training import TrainingResult
 from unsmooth.spec import ModelSpec, bare_name
 from unsmooth.tasks.model_factory import build
 from unsmooth.training.observer import ProgressObserver
@@ -59,7 +60,7 @@ def _data(experiment: Experiment, request: RunRequest) -> tuple[str, str]:
 
 def _arm(
     experiment: Experiment, group: PublishedGroup, arm: PublishedArm, spec: ModelSpec, data: str, request: RunRequest
-) -> list[dict[str, Any]]:
+) -> list[TrainingResult]:
     """The results of all runs of an arm."""
     scale = request.scale(experiment)
     results = []
@@ -81,7 +82,7 @@ def _arm(
 
 def _finetune(
     experiment: Experiment, arm: PublishedArm, data: str, folder: Path, seed: int, request: RunRequest
-) -> dict[str, Any]:
+) -> TrainingResult:
     """Fine-tune a pre-trained encoder with the same remedies."""
     spec = _finetune_spec(experiment, arm, request)
     return _train(
@@ -109,7 +110,7 @@ def _check_finetuning(experiment: Experiment, request: RunRequest) -> None:
             build(_finetune_spec(experiment, arm, request), 10, _finetune_recipe(experiment, request), 0)
 
 
-def _train(spec: ModelSpec, data: str, folder: Path, request: RunRequest, title: str, **run: Any) -> dict[str, Any]:
+def _train(spec: ModelSpec, data: str, folder: Path, request: RunRequest, title: str, **run: Any) -> TrainingResult:
     request.on_stage(title)
     observer = None if request.on_progress is None else ProgressObserver(title, request.on_progress)
     return train(

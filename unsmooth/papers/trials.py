@@ -19,7 +19,7 @@ from unsmooth.papers.rows import add_measured, published_row, with_printed_rows
 from unsmooth.recipes.recipe import load_recipe
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.reproduction import ArmResult, GroupResult, MeasuredCurve
-from unsmooth.results.trial import Arm, Difference, Spread, Trial
+from unsmooth.results.trial import Arm, Difference, SeedSpread, Trial
 from unsmooth.spec import ModelSpec
 from unsmooth.tasks.model_factory import build
 from unsmooth.training.run import train
@@ -156,7 +156,7 @@ def _add_metric(row: ArmResult, name: str, arm: Arm, first: Arm) -> None:
 
 
 def _add_difference(
-    row: ArmResult, name: str, spread: Spread, difference: Difference | None, seeds: int | None
+    row: ArmResult, name: str, spread: SeedSpread, difference: Difference | None, seeds: int | None
 ) -> None:
     """Add an accuracy with its difference to the first arm. The interval needs more than one seed."""
     many = difference is not None and len([seed for seed in difference.by_seed if seed is not None]) > 1
@@ -166,7 +166,7 @@ def _add_difference(
     )  # fmt: skip
 
 
-def _finished(spread: Spread) -> int:
+def _finished(spread: SeedSpread) -> int:
     return sum(run is not None for run in spread.runs)
 
 
@@ -187,10 +187,12 @@ def by_block(diagnosis: Diagnosis | None, curve: Curve) -> MeasuredCurve | None:
 
 def _by_epoch(arm: Arm, metric: str) -> MeasuredCurve | None:
     """A metric by epoch: mean and standard deviation over seeds."""
-    by_run = [{line["epoch"]: line[metric] for line in run.epochs if line.get(metric) is not None} for run in arm.runs]
+    by_run = [
+        {line.epoch: line[metric] for line in run.epochs if line.metrics.get(metric) is not None} for run in arm.runs
+    ]
     epochs = sorted(set.intersection(*(set(values) for values in by_run))) if by_run else []
     if not epochs:
         return None
     values = np.array([[run[epoch] for epoch in epochs] for run in by_run], dtype=float)
     sd = values.std(0, ddof=1).tolist() if len(values) > 1 else [None] * len(epochs)
-    return MeasuredCurve(by="epoch", at=epochs, mean=values.mean(0).tolist(), sd=sd)
+    return MeasuredCurve(by="epoch", at=[*epochs], mean=values.mean(0).tolist(), sd=sd)

@@ -30,7 +30,7 @@ class Metric(NamedTuple):
         return f"{self.label}, {self.unit}" if self.unit else self.label
 
 
-# Metrics of result.json, by key.
+# Metrics of training runs, by name.
 SCORES = {
     "top1": Metric("top-1", "%", 1, factor=100),
     "top5": Metric("top-5", "%", 1, factor=100),
@@ -72,7 +72,7 @@ def format_value(name: str, value: float | None) -> str:
 
 
 def format_scores(values: Mapping[str, Any], decimals: int = 2) -> str:
-    """The scores of a result or of a line of metrics.jsonl: "top-1 33.10 %, loss 1.8000"."""
+    """The scores of a result or of an epoch: "top-1 33.10 %, loss 1.8000"."""
     known = ((name, values.get(name, values.get(f"val_{name}"))) for name in SCORES)
     return ", ".join(_score(SCORES[name], value, decimals) for name, value in known if value is not None)
 

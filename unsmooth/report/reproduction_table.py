@@ -107,8 +107,8 @@ def as_rich(reproduction: Reproduction) -> list[RenderableType]:
 def as_markdown(reproduction: Reproduction) -> str:
     """The whole reproduction as a page in Markdown."""
     lines = [f"# {reproduction.title} ({reproduction.source})", "", reproduction.shows, "", *body(reproduction)]
-    if reproduction.made.command:
-        lines += ["", f"Made by `{reproduction.made.command}` in {reproduction.made.seconds:,.0f} s."]
+    if reproduction.provenance.command:
+        lines += ["", f"Made by `{reproduction.provenance.command}` in {reproduction.provenance.seconds:,.0f} s."]
     return "\n".join(lines) + "\n"
 
 

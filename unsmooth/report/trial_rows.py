@@ -10,7 +10,7 @@ from unsmooth.report import formatting as words
 from unsmooth.report.trial_values import decimals, points, text_of, why_no_difference
 
 if TYPE_CHECKING:
-    from unsmooth.results.trial import Arm, Difference, Speed, Spread, Trial
+    from unsmooth.results.trial import Arm, Difference, SeedSpread, Speed, Trial
 
 MARGIN = 4.0  # per cent of the forest plot's width on each side, for the tick labels
 
@@ -178,7 +178,7 @@ def robustness(trial: Trial) -> ScoreTable:
 
 def score_table(
     trial: Trial, title: str, conditions: list[str],
-    by_arm: Sequence[Sequence[tuple[Spread | None, Difference | None]]], digits: int,
+    by_arm: Sequence[Sequence[tuple[SeedSpread | None, Difference | None]]], digits: int,
 ) -> ScoreTable:  # fmt: skip
     """A table of scores, and differences from the first arm, by arm and condition."""
     rows = []
@@ -196,13 +196,13 @@ def percent(fraction: float | None, digits: int) -> str:
     return "–" if fraction is None else f"{words.fixed(100 * fraction, digits)} %"
 
 
-def percent_cell(spread: Spread | None, digits: int, otherwise: str = "–") -> Cell:
+def percent_cell(spread: SeedSpread | None, digits: int, otherwise: str = "–") -> Cell:
     """A fraction in per cent with its spread over seeds, and the value of each seed."""
     cell = _cell(spread, 100, digits, otherwise)
     return cell if spread is None or spread.mean is None else replace(cell, text=f"{cell.text} %")
 
 
-def _cell(spread: Spread | None, factor: float, digits: int, otherwise: str = "–") -> Cell:
+def _cell(spread: SeedSpread | None, factor: float, digits: int, otherwise: str = "–") -> Cell:
     if spread is None or spread.mean is None:
         return Cell(otherwise)
 

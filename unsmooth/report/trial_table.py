@@ -17,7 +17,7 @@ from unsmooth.report.trial_tokens import title_of, token_columns, token_note
 from unsmooth.report.trial_values import decimals, signed_points
 
 if TYPE_CHECKING:
-    from unsmooth.results.trial import Arm, Difference, Speed, Spread, Trial
+    from unsmooth.results.trial import Arm, Difference, SeedSpread, Speed, Trial
 
 NAME = 19  # columns for names, so that the table has 80; longer ones are listed above it, and letters stand for them
 
@@ -78,7 +78,7 @@ def _tokens(trial: Trial, heads: list[str]) -> list[RenderableType]:
     return [*pieces, *(f"[dim]{escape(text)}[/dim]\n" for text in (token_note(trial), *missing) if text)]
 
 
-def _score(score: Spread | None, difference: Difference | None) -> tuple[str, str]:
+def _score(score: SeedSpread | None, difference: Difference | None) -> tuple[str, str]:
     if score is None or score.mean is None:
         return "–", ""
     deviation = "" if score.sd is None else f"\n± {100 * score.sd:.1f}"

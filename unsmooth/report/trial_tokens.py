@@ -8,9 +8,9 @@ from unsmooth.report.token_names import METRICS, PROBES, TOKENS
 from unsmooth.report.trial_rows import ScoreTable, score_table
 
 if TYPE_CHECKING:
-    from unsmooth.results.trial import ArmTokens, Difference, Spread, Trial, TrialProbe
+    from unsmooth.results.trial import ArmTokens, Difference, SeedSpread, Trial, TrialProbe
 
-    Score = tuple[Spread | None, Difference | None]
+    Score = tuple[SeedSpread | None, Difference | None]
 
 
 def token_tables(trial: Trial) -> list[ScoreTable]:

@@ -185,7 +185,7 @@ def learning(trial: Trial) -> list[LearningChart]:
 def _learning_curve(arm: Arm, key: str, scale: int) -> ArmCurve | None:
     measured = []
     for run in arm.runs:
-        values = {int(line["epoch"]): v * scale for line in run.epochs if (v := number(line.get(key))) is not None}
+        values = {line.epoch: v * scale for line in run.epochs if (v := number(line.metrics.get(key))) is not None}
         if values and key == "val_top1" and arm.start is not None:
             values[0] = scale * arm.start.top1
         if values:
@@ -212,7 +212,7 @@ def value_range(values: list[float | None]) -> Range:
 def during(trial: Trial) -> list[VitalChart]:
     """Vitals during training: per arm, a table of epochs × blocks with the mean and range over seeds."""
     described = merged(as_diagnoses(trial))
-    measured = [line["vitals"] for arm in trial.arms for run in arm.runs for line in run.epochs if line.get("vitals")]
+    measured = [line.vitals for arm in trial.arms for run in arm.runs for line in run.epochs]
     charts = []
     for key in dict.fromkeys(key for vitals in measured for key in vitals):
         by_arm = [_vital_during_training(arm, key) for arm in trial.arms]
@@ -227,9 +227,8 @@ def _vital_during_training(arm: Arm, key: str) -> VitalTable | None:
     by_epoch: dict[int, list[list[Any]]] = {}
     for run in arm.finished_runs or arm.runs:
         for line in run.epochs:
-            values = (line.get("vitals") or {}).get(key)
-            if values:
-                by_epoch.setdefault(int(line["epoch"]), []).append(values)
+            if values := line.vitals.get(key):
+                by_epoch.setdefault(line.epoch, []).append(values)
     if not by_epoch:
         return None
     epochs = sorted(by_epoch)

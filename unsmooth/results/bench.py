@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from unsmooth.errors import unknown
+from unsmooth.rendering import renderer
 from unsmooth.results.provenance import ClassName, Provenance
-from unsmooth.results.record import Result, record
+from unsmooth.results.record import Result, record, stored_as
 
 
 @record
@@ -95,7 +98,7 @@ class Bench(Result):
         source: Source of the energies per operation.
         assumptions: Assumptions of the energy estimate.
         settings: Conditions of the timing.
-        made: Versions, command and duration.
+        provenance (Provenance): Versions, command and duration.
 
     Example:
         >>> import unsmooth
@@ -115,7 +118,7 @@ class Bench(Result):
     source: str
     assumptions: list[str]
     settings: TimingConditions
-    made: Provenance
+    provenance: Annotated[Provenance, stored_as("made")]
 
     def keys(self) -> list[str]:
         """Names of the models."""
@@ -128,9 +131,7 @@ class Bench(Result):
         raise unknown("model", name, self.keys(), owner="this bench")
 
     def __str__(self) -> str:
-        from unsmooth.report.bench_table import as_text
-
-        return as_text(self)
+        return renderer().text(self)
 
     def __repr__(self) -> str:
         from unsmooth.utils.text import format_energy

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from unsmooth.errors import UnsmoothError
+from unsmooth.results.measured import ImagesInfo, ModelInfo, Spread, VitalResult
 from unsmooth.utils.text import blocks_text
-
-if TYPE_CHECKING:
-    from unsmooth.results.diagnosis import Diagnosis
-    from unsmooth.results.measured import Spread
 
 SAME = 1e-4  # relative difference that rounding explains
 ERRORS = 2.0  # standard errors of the difference of two means over images
+
+
+class Compared(Protocol):
+    """What a comparison reads of a diagnosis."""
+
+    model: ModelInfo
+    images: ImagesInfo
+    vitals: dict[str, VitalResult]
+
+    @property
+    def verdict(self) -> str: ...
+
+    @property
+    def blocks(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -118,7 +129,7 @@ def _size(change: Change) -> float:
     return abs(change.delta) / scale if scale else 0.0
 
 
-def compare(before: Diagnosis, after: Diagnosis) -> Comparison:
+def compare(before: Compared, after: Compared) -> Comparison:
     """Compare the vitals that two diagnoses share, block by block."""
     if before.blocks != after.blocks:
         raise UnsmoothError(
@@ -149,7 +160,7 @@ def _change(key: str, part: str, block: int, x: Spread | None, y: Spread | None)
     return Change(key, part, block, x.mean, y.mean, sd, abs(y.mean - x.mean) > ERRORS * error)
 
 
-def _notes(before: Diagnosis, after: Diagnosis) -> list[str]:
+def _notes(before: Compared, after: Compared) -> list[str]:
     x, y = before.images, after.images
     if (x.source, x.count, x.size) == (y.source, y.count, y.size):
         return []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.rendering import renderer
 from unsmooth.results.comparison import Comparison, compare
 from unsmooth.results.measured import Broken, ImagesInfo, LearnedParameter, ModelInfo, Reference, VitalResult
 from unsmooth.results.provenance import Provenance
@@ -248,9 +249,7 @@ class Diagnosis(Result):
         Raises:
             UnsmoothError: If pandas is not installed.
         """
-        from unsmooth.results.frames import diagnosis_frame
-
-        return diagnosis_frame(self, tidy)
+        return renderer().frame(self, tidy)
 
     def plot(
         self, vital: str, *others: Diagnosis, parts: str | Sequence[str] | None = None, ax: Axes | None = None
@@ -270,21 +269,15 @@ class Diagnosis(Result):
         Raises:
             UnsmoothError: If there is no such vital or part.
         """
-        from unsmooth.report.axis import plot_vital
-
         every = (self, *others)
-        return plot_vital(every, [diagnosis.model.name for diagnosis in every], vital, parts, ax)
+        return renderer().plot(every, [diagnosis.model.name for diagnosis in every], vital, parts, ax)
 
     def _repr_html_(self) -> str:
         """The report in a frame, for notebooks."""
-        from unsmooth.report.page import page
-
-        return packed_frame(page([self]), REPORT_HEIGHT)
+        return packed_frame(renderer().report(self, "html").decode(), REPORT_HEIGHT)
 
     def __str__(self) -> str:
-        from unsmooth.report.tables import as_text
-
-        return as_text(self)
+        return renderer().text(self)
 
     def __repr__(self) -> str:
         return f"Diagnosis({self.model.name!r}: {self.verdict_text})"
@@ -299,7 +292,5 @@ class Diagnosis(Result):
         Raises:
             UnsmoothError: If the format is not supported or the file cannot be written.
         """
-        from unsmooth.report.render import render
-
         path = Path(path)
-        write(path, render([self, *others], path.suffix.lstrip(".").lower()))
+        write(path, renderer().report(self, path.suffix.lstrip(".").lower(), *others))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from unsmooth.errors import unknown
+from unsmooth.rendering import renderer
 from unsmooth.results.provenance import ClassName, Provenance
-from unsmooth.results.record import Result, record
+from unsmooth.results.record import Result, record, stored_as
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from unsmooth.tasks.classification.scores import Scores
+    from unsmooth.results.scores import Scores
 
 
 TokenKind = Literal["patch", "mean", "class"]
@@ -156,9 +157,7 @@ class TokenScores:
         raise unknown("probe", "/".join(key), ["/".join(known) for known in self.keys()], owner="these scores")
 
     def __str__(self) -> str:
-        from unsmooth.report.token_table import as_text
-
-        return as_text(self)
+        return renderer().text(self)
 
 
 @record
@@ -191,7 +190,7 @@ class Evaluation(Result):
         rows: The scores of each test.
         skipped: Reasons of skipped images, by test and image.
         cost: Parameters, FLOPs and throughput of the model.
-        made: Versions, command and duration.
+        provenance (Provenance): Versions, command and duration.
         tokens: Scores of the tokens of each block, if they were asked for.
         warnings: Warnings, such as classes of the model that the data does not have.
 
@@ -212,7 +211,7 @@ class Evaluation(Result):
     rows: list[TestScore]
     skipped: dict[str, dict[str, str]]  # test → image → reason
     cost: ModelCost
-    made: Provenance
+    provenance: Annotated[Provenance, stored_as("made")]
     tokens: TokenScores | None = None
     warnings: list[str] = Field(default_factory=list, exclude_if=lambda value: not value)
 
@@ -230,9 +229,7 @@ class Evaluation(Result):
         raise unknown("test", test, self.keys(), owner="this evaluation")
 
     def __str__(self) -> str:
-        from unsmooth.report.evaluation_table import as_text
-
-        return as_text(self)
+        return renderer().text(self)
 
     def __repr__(self) -> str:
         scores = ", ".join(f"{row.test} {100 * row.top1:.2f}" for row in self.rows)

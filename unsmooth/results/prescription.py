@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from unsmooth.rendering import renderer
 from unsmooth.results.provenance import Provenance
-from unsmooth.results.record import Reported, Result, record
-from unsmooth.results.trial import Difference, Spread, TrialData
+from unsmooth.results.record import Reported, Result, record, stored_as
+from unsmooth.results.trial import Difference, SeedSpread, TrialData
 from unsmooth.results.verdict import Finding, Verdict
 
 
@@ -57,14 +60,14 @@ class Budget:
 
 
 @record
-class Evidence:
+class FinalComparison:
     """The final comparison on fresh seeds: accuracies, the paired difference, and the trial directory."""
 
     name: str
     seeds: int
     confidence: float
-    top1: Spread
-    baseline: Spread
+    top1: SeedSpread
+    baseline: SeedSpread
     difference: Difference | None
     folder: str
 
@@ -86,7 +89,7 @@ class Prescription(Reported, Result):
         evidence: The final comparison, one entry per finalist.
         recommendation: The model spec to use, or None.
         text: The recommendation, or the reason for none.
-        made: Versions, command and duration.
+        provenance (Provenance): Versions, command and duration.
 
     Example:
         >>> import tempfile, unsmooth
@@ -110,20 +113,13 @@ class Prescription(Reported, Result):
     budget: Budget
     candidates: list[TriedCandidate]
     rungs: list[Rung]
-    evidence: list[Evidence]
+    evidence: list[FinalComparison]
     recommendation: str | None
     text: str
-    made: Provenance
+    provenance: Annotated[Provenance, stored_as("made")]
 
     def __str__(self) -> str:
-        from unsmooth.report.prescription_table import as_text
-
-        return as_text(self)
+        return renderer().text(self)
 
     def __repr__(self) -> str:
         return f"Prescription({self.text!r})"
-
-    def _render(self, format: str) -> bytes:
-        from unsmooth.report.render import render_prescription
-
-        return render_prescription(self, format)

@@ -16,7 +16,6 @@ A record is a dataclass whose fields are checked when it is read. `docs/schemas/
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -24,6 +23,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from unsmooth.errors import UnsmoothError
+from unsmooth.rendering import renderer
 from unsmooth.utils.files import write
 from unsmooth.utils.notebook import REPORT_HEIGHT, packed_frame
 
@@ -40,6 +40,17 @@ def record(cls: type[T]) -> type[T]:
     return checked
 
 
+def plain_values(value: Any) -> dict[str, Any]:
+    """A record as plain values for JSON."""
+    return _adapter(type(value)).dump_python(value, mode="json", by_alias=True)
+
+
+def read_record(cls: type[T], values: Any) -> T:
+    """The record of plain values; raises ValueError if they are not valid."""
+    checked: T = _adapter(cls).validate_python(values)
+    return checked
+
+
 def if_set(default: Any = None) -> Any:
     """A field that the JSON file omits while it has its default."""
     return Field(default=default, exclude_if=lambda value: value == default)
@@ -51,7 +62,7 @@ def stored_as(key: str) -> Any:
 
 
 class Result:
-    """Base of results that are saved as JSON: `Diagnosis`, `Evaluation`, `Bench`, `Trial`, `Reproduction`."""
+    """Base of results that are saved as JSON: `Diagnosis`, `TrainingResult`, `Trial` and others."""
 
     kind: ClassVar[str]
     command: ClassVar[str]  # the command that writes it
@@ -61,7 +72,7 @@ class Result:
         return {
             "format": FORMAT,
             "kind": self.kind,
-            **_adapter(type(self)).dump_python(self, mode="json", by_alias=True),
+            **plain_values(self),
         }
 
     def to_json(self, path: str | Path | None = None) -> str:
@@ -106,8 +117,7 @@ class Result:
         try:
             if (huge := _huge_integer(fields)) is not None:
                 raise UnsmoothError(f"{where} is not a valid {cls.kind}: a number has {huge} bits.")
-            result: Self = _adapter(cls).validate_python(fields)
-            return result
+            return read_record(cls, fields)
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, problem["loc"]))
@@ -146,12 +156,8 @@ class Result:
         return _add_constants(schema, cls.kind)
 
 
-class Reported(ABC):
+class Reported:
     """Base of results with a page and one main figure: `Trial`, `Prescription`."""
-
-    @abstractmethod
-    def _render(self, format: str) -> bytes:
-        """The page ("html"), or the figure as png, svg or pdf."""
 
     def save(self, path: str | Path) -> None:
         """Write a report page (.html), or the figure of differences or of the search (.png, .svg, .pdf).
@@ -163,11 +169,11 @@ class Reported(ABC):
             UnsmoothError: If the format is not supported or the file cannot be written.
         """
         path = Path(path)
-        write(path, self._render(path.suffix.lstrip(".").lower()))
+        write(path, renderer().report(self, path.suffix.lstrip(".").lower()))
 
     def _repr_html_(self) -> str:
         """The report in a frame, for notebooks."""
-        return packed_frame(self._render("html").decode(), REPORT_HEIGHT)
+        return packed_frame(renderer().report(self, "html").decode(), REPORT_HEIGHT)
 
 
 def _huge_integer(value: Any) -> int | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from unsmooth.rendering import renderer
 from unsmooth.results.provenance import Provenance
-from unsmooth.results.record import Result, record
+from unsmooth.results.record import Result, record, stored_as
 from unsmooth.utils.files import write
 
 RESULT, TABLE, PAGE = "paper.json", "paper.md", "report.html"
@@ -137,19 +138,15 @@ class Reproduction(Result):
     scale: ReproductionScale
     groups: list[GroupResult]
     claims: list[ClaimResult]
-    made: Provenance
+    provenance: Annotated[Provenance, stored_as("made")]
     picture: str | None = _optional()
 
     def __str__(self) -> str:
-        from unsmooth.report.reproduction_table import as_markdown
-
-        return as_markdown(self)
+        return renderer().text(self)
 
     def write(self, folder: Path) -> list[Path]:
         """Write paper.json, paper.md and report.html to a folder, which has the figures."""
-        from unsmooth.report.reproduction_page import reproduction_page
-
         self.to_json(folder / RESULT)
         write(folder / TABLE, str(self))
-        write(folder / PAGE, reproduction_page(self, folder))
+        write(folder / PAGE, renderer().report(self, "html", folder))
         return [folder / RESULT, folder / TABLE, folder / PAGE]

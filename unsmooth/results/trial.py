@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, WrapSerializer
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, WrapSerializer
 
 from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.rendering import renderer
 from unsmooth.results.bench import Quartiles
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.evaluation import ProbeName, TokenKind, TokenMetric
 from unsmooth.results.provenance import Provenance
-from unsmooth.results.record import Reported, Result, if_set, record
+from unsmooth.results.record import Reported, Result, if_set, record, stored_as
+from unsmooth.results.training import EpochMetrics
 from unsmooth.results.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @record
-class Spread:
+class SeedSpread:
     """Mean and standard deviation over the runs of an arm; None for runs that failed."""
 
     mean: float | None
@@ -66,22 +68,13 @@ class Speed:
 class RobustnessScore:
     """Accuracy of an arm on perturbed images."""
 
-    top1: Spread
+    top1: SeedSpread
     difference: Difference | None
-
-
-def _check_epoch(line: dict[str, Any]) -> dict[str, Any]:
-    vitals = line.get("vitals") or {}
-    if not isinstance(line.get("epoch"), int):
-        raise ValueError("its epoch is not a whole number")
-    if not isinstance(vitals, dict) or not all(isinstance(values, list) for values in vitals.values()):
-        raise ValueError("its vitals are not lists of values by block")
-    return line
 
 
 @record
 class Run:
-    """One arm trained with one seed. `epochs` are the lines of its metrics.jsonl."""
+    """One arm trained with one seed, and the metrics of its epochs."""
 
     seed: int
     folder: str
@@ -90,7 +83,7 @@ class Run:
     loss: float | None
     seconds: float | None
     failed: str | None
-    epochs: list[Annotated[dict[str, Any], AfterValidator(_check_epoch)]]
+    epochs: list[EpochMetrics]
 
 
 @record
@@ -220,9 +213,9 @@ class Arm:
     flops: int | None
     training: Speed | None
     inference: Speed | None
-    top1: Spread
-    top5: Spread
-    loss: Spread
+    top1: SeedSpread
+    top5: SeedSpread
+    loss: SeedSpread
     difference: Difference | None
     robustness: dict[str, RobustnessScore]
     runs: list[Run]
@@ -254,7 +247,7 @@ class BlockSpread:
     """Score of the frozen tokens of one block of an arm, over seeds."""
 
     block: int
-    score: Spread
+    score: SeedSpread
 
 
 @record
@@ -385,7 +378,7 @@ class Trial(Reported, Result):
         seeds: Seeds of the runs of each arm.
         confidence: Confidence level of the intervals.
         arms: The arms, the baseline first.
-        made: Versions, machine, command and duration.
+        provenance (TrialProvenance): Versions, machine, command and duration.
         verdict: One sentence for the trial, and one line per arm.
         power: The detectable difference, stated before the first run.
         stopping: When and why a sequential trial stopped; None if the number of seeds was fixed.
@@ -412,7 +405,7 @@ class Trial(Reported, Result):
     seeds: list[int]
     confidence: float
     arms: list[Arm]
-    made: TrialProvenance
+    provenance: Annotated[TrialProvenance, stored_as("made")]
     verdict: TrialVerdict
     power: Power | None = if_set()
     stopping: Stopping | None = if_set()
@@ -444,9 +437,7 @@ class Trial(Reported, Result):
         Raises:
             UnsmoothError: If pandas is not installed.
         """
-        from unsmooth.results.frames import trial_frame
-
-        return trial_frame(self, runs)
+        return renderer().frame(self, runs)
 
     def plot(self, vital: str, parts: str | Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
         """Draw a vital of the final models by block with matplotlib, one line per arm.
@@ -459,22 +450,14 @@ class Trial(Reported, Result):
         Raises:
             UnsmoothError: If no arm was diagnosed, or there is no such vital or part.
         """
-        from unsmooth.report.axis import plot_vital
-
         diagnosed = [(arm.name, arm.diagnosed) for arm in self.arms if arm.diagnosed is not None]
         if not diagnosed:
             raise UnsmoothError("no arm of this trial was diagnosed. Compare with vitals, which is the default.")
-        return plot_vital([diagnosis for _, diagnosis in diagnosed], [name for name, _ in diagnosed], vital, parts, ax)
+        names, diagnoses = [name for name, _ in diagnosed], [diagnosis for _, diagnosis in diagnosed]
+        return renderer().plot(diagnoses, names, vital, parts, ax)
 
     def __str__(self) -> str:
-        from unsmooth.report.trial_table import as_text
-
-        return as_text(self)
+        return renderer().text(self)
 
     def __repr__(self) -> str:
         return f"Trial({self.verdict.text!r})"
-
-    def _render(self, format: str) -> bytes:
-        from unsmooth.report.render import render_trial
-
-        return render_trial(self, format)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from unsmooth.rendering import renderer
 from unsmooth.results.record import if_set, record
-from unsmooth.utils.notebook import NO_NETWORK, frame
+from unsmooth.utils.notebook import frame
 
 if TYPE_CHECKING:
     import pandas
@@ -134,16 +135,12 @@ class Finding:
         Raises:
             UnsmoothError: If pandas is not installed.
         """
-        from unsmooth.results.frames import finding_frame
-
-        return finding_frame(self)
+        return renderer().frame(self)
 
     def _repr_html_(self) -> str:
         """The finding in a frame, for notebooks."""
-        from unsmooth.report.page import finding_page
-
         lines = 4 + 2 * len(self.evidence) + 3 * len(self.remedies)
-        return frame(finding_page(self, NO_NETWORK), min(560, 60 + 24 * lines))
+        return frame(renderer().report(self, "html").decode(), min(560, 60 + 24 * lines))
 
 
 @record

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from unsmooth.data.items import ItemDataset
 from unsmooth.errors import UnsmoothError
 from unsmooth.recipes.recipe import Recipe
+from unsmooth.results.training import MetricValue
 from unsmooth.spec import ModelSpec
 
 # Recipe fields that only classification supports, and the values that switch them off.
@@ -53,14 +54,22 @@ class Score(Protocol):
     """Score of a model on validation items. It is pickled to be gathered from all processes."""
 
     @property
+    def images(self) -> int:
+        """Number of items."""
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Reasons by name of broken items."""
+
+    @property
     def primary_metric(self) -> float:
         """Value that the best epoch is chosen by; higher is better."""
 
-    def epoch_metrics(self) -> dict[str, float | None]:
-        """Entries of metrics.jsonl; their names start with `val_`."""
+    def epoch_metrics(self) -> dict[str, MetricValue]:
+        """Metrics of an epoch; their names start with `val_`."""
 
-    def summary(self) -> dict[str, Any]:
-        """Entries of result.json, including "skipped": reasons by item name."""
+    def metrics(self) -> dict[str, MetricValue]:
+        """Metrics of `TrainingResult`."""
 
 
 class Task(ABC):
@@ -71,7 +80,7 @@ class Task(ABC):
 
     Attributes:
         name: Name of the task.
-        primary_metric: Name of `Score.primary_metric` in result.json.
+        primary_metric: Name of `Score.primary_metric`.
         request: What the task was opened with.
         model: Model to train.
         image_size: Channels, height and width of the model's input.

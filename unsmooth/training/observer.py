@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
+
+from unsmooth.results.training import EpochMetrics
 
 # Arguments: name of the run, steps done, total steps, and the metrics of an epoch that has just ended (else None).
-OnProgress = Callable[[str, int, int, Mapping[str, Any] | None], None]
+OnProgress = Callable[[str, int, int, EpochMetrics | None], None]
 
 
 class Observer(Protocol):
@@ -19,8 +21,8 @@ class Observer(Protocol):
     def step(self, epoch: int, step: int) -> None:
         """Called after each step."""
 
-    def epoch(self, line: Mapping[str, Any]) -> None:
-        """Called after each epoch with its metrics, a line of metrics.jsonl."""
+    def epoch(self, line: EpochMetrics) -> None:
+        """Called after each epoch with its metrics."""
 
 
 class NullObserver:
@@ -28,7 +30,7 @@ class NullObserver:
 
     def begin(self, epochs: int, steps: int, epoch: int) -> None: ...
     def step(self, epoch: int, step: int) -> None: ...
-    def epoch(self, line: Mapping[str, Any]) -> None: ...
+    def epoch(self, line: EpochMetrics) -> None: ...
 
 
 class ProgressObserver:
@@ -59,5 +61,5 @@ class ProgressObserver:
             self.last = now
             self.on_progress(self.name, epoch * self.steps + step, self.total, None)
 
-    def epoch(self, line: Mapping[str, Any]) -> None:
-        self.on_progress(self.name, line["epoch"] * self.steps, self.total, line)
+    def epoch(self, line: EpochMetrics) -> None:
+        self.on_progress(self.name, line.epoch * self.steps, self.total, line)

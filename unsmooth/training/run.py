@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from unsmooth.monitoring.monitor import Monitor
 from unsmooth.monitoring.observe import scalars
 from unsmooth.monitoring.writers import Records, TensorBoard
 from unsmooth.recipes.recipe import Recipe, resolve_fields
+from unsmooth.results.training import BestEpoch, EpochMetrics, TrainingResult
 from unsmooth.spec import ModelSpec
 from unsmooth.tasks.base import Score, Task, TaskRequest
 from unsmooth.tasks.registry import open_task
@@ -52,7 +54,7 @@ def train(
     observer: Observer | None = None,
     command: str = "",
     **fields: Any,
-) -> dict[str, Any]:
+) -> TrainingResult:
     """Train or fine-tune a model.
 
     The same call resumes a run that was interrupted, and returns the result of a run that is done. Under torchrun,
@@ -70,7 +72,7 @@ def train(
         **fields: Fields of `TrainSettings` or of `Recipe` by name, which replace those of `settings` and `recipe`.
 
     Returns:
-        Content of result.json: the metrics of the last epoch, the best epoch, time and skipped images.
+        The metrics of the last epoch, the best epoch, time and skipped images. `result["top1"]` is a metric.
 
     Raises:
         UnsmoothError: If an argument is not valid, or if the run directory holds another run.
@@ -84,7 +86,7 @@ def train(
         ...     result = unsmooth.train(
         ...         spec + "+attn_scale", "digits", out=out, epochs=1, train_images=128, val_images=50, warmup_epochs=0
         ...     )
-        >>> result["epochs"], result["images"]
+        >>> result.epochs, result.images
         (1, 50)
     """
     chosen, resolved = resolve_fields(TrainSettings, settings, recipe, fields)
@@ -104,7 +106,7 @@ def train(
             raise UnsmoothError(f"the processes see different files in {run_dir.path}. Use a shared file system.")
         if (result := run_dir.result()) is not None:
             return result
-        record |= {"processes": processes.world, "device": processes.device.type}
+        record = replace(record, processes=processes.world, device=processes.device.type)
         run = _Run(opened, chosen, processes, run_dir)
         with graceful_shutdown() as flag:
             processes.on_primary(lambda: run_dir.acquire(record))
@@ -147,11 +149,11 @@ class _Run:
         if self.monitor_images is not None:
             self.monitor = Monitor(task.model, every=None, vitals=recipe.vitals)
         self.trainer = Trainer(task, recipe, batches, seed, processes, settings.shard)
-        self.best: dict[str, Any] = {"epoch": 0, task.primary_metric: float("-inf")}
+        self.best_epoch, self.best_value = 0, -math.inf
         self.seconds, self.vitals_seconds = 0.0, 0.0
         self.last: Score | None = None  # of the last validation
 
-    def run(self, flag: StopFlag, observer: Observer) -> dict[str, Any]:
+    def run(self, flag: StopFlag, observer: Observer) -> TrainingResult:
         self._resume()
         if not self.processes.primary:
             self._train(flag, NullObserver(), None)
@@ -203,8 +205,8 @@ class _Run:
             observer.epoch(line)
             self._checkpoint()
             if log is not None:
-                metrics = {k: v for k, v in line.items() if isinstance(v, int | float) and k != "epoch"}
-                log.write(line["epoch"], metrics | scalars(line.get("vitals", {})))
+                metrics = {name: value for name, value in line.metrics.items() if isinstance(value, int | float)}
+                log.write(line.epoch, metrics | scalars(line.vitals))
             saved = time.monotonic()
             if self.processes.any(flag.stop)[0] and trainer.epoch < recipe.epochs:
                 raise self._interrupted()
@@ -217,7 +219,8 @@ class _Run:
         if self.run_dir.state.exists():
             state = read_state(self.run_dir.state)
             self.trainer.restore(state["trainer"])
-            self.best = state["best"]
+            best = state["best"]
+            self.best_epoch, self.best_value = best["epoch"], best[self.task.primary_metric]
             self.seconds, self.vitals_seconds = state["seconds"], state["vitals_seconds"]
             if self.monitor is not None and state.get("monitor"):
                 self.monitor.load_state_dict(state["monitor"])
@@ -233,57 +236,57 @@ class _Run:
             raise self._diverged(None)
         now = time.monotonic()
         self.seconds, self.clock = self.seconds + now - self.clock, now
+        best = {"epoch": self.best_epoch, self.task.primary_metric: self.best_value}
         self.processes.on_primary(lambda: write_state(self.run_dir.state, {
-            "trainer": state, "best": self.best, "seconds": self.seconds, "vitals_seconds": self.vitals_seconds,
+            "trainer": state, "best": best, "seconds": self.seconds, "vitals_seconds": self.vitals_seconds,
             "monitor": None if self.monitor is None else self.monitor.state_dict(),
         }))  # fmt: skip
 
-    def _metrics(self, model: nn.Module) -> dict[str, Any]:
-        """Metrics of the epoch that ended: a line of metrics.jsonl."""
+    def _metrics(self, model: nn.Module) -> EpochMetrics:
+        """Metrics of the epoch that ended."""
         trainer, recipe = self.trainer, self.recipe
         epoch = trainer.epoch + 1
-        line: dict[str, Any] = {"epoch": epoch, "lr": trainer.lr, "train_loss": trainer.epoch_loss()}
+        line = EpochMetrics(epoch, {"lr": trainer.lr, "train_loss": trainer.epoch_loss()})
         if self._validates(epoch):
             self.last = self._validate(model)
-            line |= self.last.epoch_metrics()
+            line.metrics |= self.last.epoch_metrics()
         if self.monitor_images is not None and epoch % recipe.vitals_every == 0:
             assert self.monitor is not None
             known = len(self.monitor.alarms)
             measured = self.monitor.measure(self.monitor_images, epoch, model)
-            line["vitals"] = {v.key: measured.vitals[v.key] for v in self.monitor.vitals if v.key in measured.vitals}
-            if len(self.monitor.alarms) > known:
-                line["alarms"] = [asdict(alarm) for alarm in self.monitor.alarms[known:]]
+            line.vitals = {v.key: measured.vitals[v.key] for v in self.monitor.vitals if v.key in measured.vitals}
+            line.alarms = self.monitor.alarms[known:]
             self.vitals_seconds += measured.seconds
         return line
 
-    def _record(self, line: Mapping[str, Any], model: nn.Module) -> None:
+    def _record(self, line: EpochMetrics, model: nn.Module) -> None:
         """Write the metrics of an epoch, and its model if it is the best so far."""
         self.run_dir.add_metrics(line)
-        name = self.task.primary_metric
-        if self._validates(line["epoch"]) and self.last is not None and self.last.primary_metric > self.best[name]:
-            self.best = {"epoch": line["epoch"], name: self.last.primary_metric}
+        if self._validates(line.epoch) and self.last is not None and self.last.primary_metric > self.best_value:
+            self.best_epoch, self.best_value = line.epoch, self.last.primary_metric
             self.task.save(model, self.run_dir.best)
 
     def _validates(self, epoch: int) -> bool:
         return epoch % self.recipe.validate_every == 0 or epoch == self.recipe.epochs
 
-    def _finish(self) -> dict[str, Any]:
+    def _finish(self) -> TrainingResult:
         with self.trainer.eval_model() as model:
             return self._write_result(model)
 
-    def _write_result(self, model: nn.Module) -> dict[str, Any]:
+    def _write_result(self, model: nn.Module) -> TrainingResult:
         """Write the last model and the result."""
         score = self.last if self.last is not None else self._validate(model)  # none if killed after the last epoch
-        summary, skipped = score.summary(), dict[str, str]()
+        skipped: dict[str, str] = {}
         for reasons in self.processes.gather(self.trainer.skipped):
             skipped |= reasons
         images = self.trainer.batches.steps * self.recipe.batch_size * self.recipe.epochs
-        result = {
-            **summary, "best": self.best, "epochs": self.recipe.epochs, "seconds": round(self.seconds, 1),
-            "images_per_second": round(images / max(self.seconds, 1e-9), 2),
-            "vitals_share": round(self.vitals_seconds / max(self.seconds, 1e-9), 5),
-            "skipped": {"train": skipped, "val": summary["skipped"]},
-        }  # fmt: skip
+        best = self.best_value if math.isfinite(self.best_value) else None
+        result = TrainingResult(
+            metrics=score.metrics(), images=score.images, skipped={"train": skipped, "val": score.skipped},
+            best=BestEpoch(self.best_epoch, {self.task.primary_metric: best}), epochs=self.recipe.epochs,
+            seconds=round(self.seconds, 1), images_per_second=round(images / max(self.seconds, 1e-9), 2),
+            vitals_share=round(self.vitals_seconds / max(self.seconds, 1e-9), 5),
+        )  # fmt: skip
 
         def write_files() -> None:
             self.task.save(model, self.run_dir.last)
@@ -291,7 +294,7 @@ class _Run:
             self.run_dir.write_result(result)
 
         self.processes.on_primary(write_files)
-        shared: dict[str, Any] = self.processes.gather(result)[0]
+        shared: TrainingResult = self.processes.gather(result)[0]
         return shared
 
     def _validate(self, model: nn.Module) -> Score:

@@ -15,18 +15,19 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.recipes.recipe import differences
+from unsmooth.results.record import Result, plain_values, read_record
+from unsmooth.results.training import EpochMetrics, RunSettings, TrainingResult
 from unsmooth.tasks.classification.scores import SCORES
 from unsmooth.utils.files import write
 
-FORMAT = 1
 # Settings that must not change when a run is resumed.
 FIXED = ("task", "options", "spec", "seed", "checkpoint", "pretrained", "images", "fingerprint")
 LOCATIONS = ("data", "val_data")  # free to change if the fingerprint shows that the images are the same
@@ -94,7 +95,7 @@ class RunDir:
         """Whether there is anything to resume, or to lose."""
         return self.done or self.state.exists() or bool(self.metrics())
 
-    def check(self, settings: Mapping[str, Any]) -> None:
+    def check(self, settings: RunSettings) -> None:
         """Raise if the directory holds anything but a run with the same settings."""
         if self.path.exists() and not self.path.is_dir():
             raise UnsmoothError(f"{self.path} is a file. Use a directory as out (--out).")
@@ -105,16 +106,18 @@ class RunDir:
             return
         if not self.started:
             return
-        fixed = FIXED if old.get("fingerprint", "").strip() else (*FIXED, *LOCATIONS)
-        old = {"fingerprint": settings.get("fingerprint"), **old}  # runs of older versions have none
-        changed = [f"{k} was {old.get(k)!r} and is {settings.get(k)!r}" for k in fixed if old.get(k) != settings.get(k)]
-        changed += differences(old.get("recipe", {}), settings["recipe"])
+        fixed = FIXED if (old.fingerprint or "").strip() else (*FIXED, *LOCATIONS)
+        if old.fingerprint is None:  # of an older version
+            old = replace(old, fingerprint=settings.fingerprint)
+        pairs = ((name, getattr(old, name), getattr(settings, name)) for name in fixed)
+        changed = [f"{name} was {before!r} and is {now!r}" for name, before, now in pairs if before != now]
+        changed += differences(old.recipe, settings.recipe)
         if changed:
             raise UnsmoothError(
                 f"{self.path} holds another run ({'; '.join(changed)}). Repeat its command, or use another out (--out)."
             )
 
-    def acquire(self, settings: Mapping[str, Any]) -> None:
+    def acquire(self, settings: RunSettings) -> None:
         """Create and lock the directory, and write the settings of a new run."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -133,14 +136,15 @@ class RunDir:
         old = self.settings()
         if old is not None and self.started:
             for name in ROUNDING:
-                if name in old and name in settings and old[name] != settings[name]:
+                before, now = getattr(old, name), getattr(settings, name)
+                if before is not None and now is not None and before != now:
                     warnings.warn(
-                        f"{self.path} was started with {name}={old[name]} and is resumed with {settings[name]}: "
+                        f"{self.path} was started with {name}={before} and is resumed with {now}: "
                         "results will differ slightly from those of an uninterrupted run.",
                         stacklevel=2,
                     )
         else:
-            _write_json(self.settings_file, {"format": FORMAT, "kind": "run", **settings})
+            _write_json(self.settings_file, settings)
 
     def release(self) -> None:
         """Release the lock."""
@@ -148,35 +152,38 @@ class RunDir:
             os.close(self._lock)
             self._lock = None
 
-    def settings(self) -> dict[str, Any] | None:
+    def settings(self) -> RunSettings | None:
         """Content of run.json; None if there is none."""
-        return _read_json(self.settings_file)
+        return RunSettings.from_json(self.settings_file) if self.settings_file.exists() else None
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> TrainingResult | None:
         """Content of result.json; None if the run is not done."""
-        return _read_json(self.result_file)
+        return TrainingResult.from_json(self.result_file) if self.result_file.exists() else None
 
-    def write_result(self, result: Mapping[str, Any]) -> None:
+    def metric(self, name: str) -> Any:
+        """A metric of the last epoch; None if the run is not done or has no such metric."""
+        result = self.result()
+        return None if result is None else result.metrics.get(name)
+
+    def write_result(self, result: TrainingResult) -> None:
         """Write result.json, which marks the run as done."""
         _write_json(self.result_file, result)
 
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[EpochMetrics]:
         """Lines of metrics.jsonl that can be read. A killed process leaves an incomplete last line."""
         lines = []
         if self.metrics_file.exists():
             for text in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
                 with suppress(ValueError, RecursionError):
-                    line = json.loads(text)
-                    if isinstance(line, dict) and isinstance(line.get("epoch"), int):
-                        lines.append(line)
+                    lines.append(read_record(EpochMetrics, json.loads(text)))
         return lines
 
     def truncate_metrics(self, epochs: int) -> None:
         """Remove the lines after a number of epochs, which are trained again."""
-        lines = [line for line in self.metrics() if line["epoch"] <= epochs]
+        lines = [line for line in self.metrics() if line.epoch <= epochs]
         write(self.metrics_file, "".join(_json_line(line) for line in lines))
 
-    def add_metrics(self, line: Mapping[str, Any]) -> None:
+    def add_metrics(self, line: EpochMetrics) -> None:
         """Append a line to metrics.jsonl."""
         try:
             with self.metrics_file.open("a", encoding="utf-8", errors="backslashreplace") as file:
@@ -211,21 +218,9 @@ def _lock(handle: int) -> None:
     fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UnsmoothError(f"cannot read {path}: {error}") from error
-    if not isinstance(content, dict):
-        raise UnsmoothError(f"{path} was not written by unsmooth")
-    return content
+def _write_json(path: Path, result: Result) -> None:
+    write(path, json.dumps(result.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _json_line(values: Mapping[str, Any]) -> str:
-    return json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n"
+def _json_line(line: EpochMetrics) -> str:
+    return json.dumps(plain_values(line), ensure_ascii=False, allow_nan=False) + "\n"

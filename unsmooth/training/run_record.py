@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import platform
-from typing import Any
 
 import torch
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.recipes.recipe import Recipe
 from unsmooth.results.provenance import versions
+from unsmooth.results.training import RunSettings
 from unsmooth.tasks.base import Task
 from unsmooth.utils.processes import Processes
 
 
-def run_settings(task: Task, command: str = "") -> dict[str, Any]:
-    """Content of run.json, without the number of processes and the device."""
+def run_settings(task: Task, command: str = "") -> RunSettings:
+    """Settings of a run, without the number of processes and the device."""
     request = task.request
-    return {
-        "task": task.name, "options": {name: str(value) for name, value in request.options.items()},
-        "spec": str(request.spec), "data": task.data, "val_data": request.val_data,
-        "images": task.counts(), "fingerprint": task.fingerprint(),
-        "seed": request.seed, "checkpoint": None if request.checkpoint is None else str(request.checkpoint),
-        "pretrained": request.pretrained, "recipe": request.recipe.to_json(), "command": command,
-        "threads": torch.get_num_threads(),
-        "versions": {**versions(), "python": platform.python_version()},
-    }  # fmt: skip
+    return RunSettings(
+        task=task.name, options={name: str(value) for name, value in request.options.items()},
+        spec=str(request.spec), data=task.data, val_data=request.val_data,
+        images=task.counts(), fingerprint=task.fingerprint(),
+        seed=request.seed, checkpoint=None if request.checkpoint is None else str(request.checkpoint),
+        pretrained=request.pretrained, recipe=request.recipe.to_json(), command_line=command,
+        threads=torch.get_num_threads(),
+        versions={**versions(), "python": platform.python_version()},
+    )  # fmt: skip
 
 
 def check_batch_size(task: Task, recipe: Recipe) -> None:

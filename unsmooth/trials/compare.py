@@ -135,7 +135,7 @@ def compare(
     trial = Trial(
         data=_describe_data(runs), recipe_name="custom" if isinstance(recipe, Recipe) else Path(recipe).stem,
         recipe=resolved.to_json(), seeds=list(range(chosen.seeds)), confidence=chosen.confidence, arms=results,
-        made=TrialProvenance(
+        provenance=TrialProvenance(
             **versions(), command=command, seconds=round(time.time() - started, 1), python=platform.python_version(),
             machine=platform.machine(), threads=threads_per_job(chosen.jobs), jobs=chosen.jobs, device=runs.device,
         ),
@@ -184,7 +184,7 @@ def power(
 
 def _plan(
     specs: Sequence[str | ModelSpec], data: str | Path, recipe: str | Path | Recipe, settings: CompareSettings | None,
-    arm_fields: Mapping[str, Mapping[str, Any]] | None, command: str, fields: Mapping[str, Any],
+    arm_fields: ArmFields | None, command: str, fields: Mapping[str, Any],
 ) -> TrialRuns:  # fmt: skip
     """Read all arguments and open the data."""
     chosen, resolved = resolve_fields(CompareSettings, settings, recipe, fields)
@@ -204,8 +204,9 @@ def _describe_data(runs: TrialRuns) -> TrialData:
     splits, skipped = runs.splits, dict[str, str]()
     for arm in runs.arms:
         for seed in range(runs.settings.seeds):
-            for names in (runs.directory.run(arm, seed).result() or {}).get("skipped", {}).values():
-                skipped |= names
+            result = runs.directory.run(arm, seed).result()
+            if result is not None:
+                skipped |= {name: reason for names in result.skipped.values() for name, reason in names.items()}
     return TrialData(
         name=splits.name, train=splits.train.count, val=splits.val.count, classes=splits.classes,
         image=runs.preprocessing(runs.new_model(runs.arms[0])).size, skipped=skipped,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace as copy_with
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from unsmooth.errors import UnsmoothError
 from unsmooth.evaluation.cost import flops, parameters, throughput
 from unsmooth.evaluation.evaluate import image_changes
 from unsmooth.results.diagnosis import Diagnosis
-from unsmooth.results.trial import Arm, Difference, RobustnessScore, Run, Speed, Spread
+from unsmooth.results.trial import Arm, Difference, RobustnessScore, Run, SeedSpread, Speed
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.tasks.classification.scores import score_each
 from unsmooth.trials.arms import PlannedArm
@@ -46,11 +47,12 @@ def read_arm(arm: PlannedArm, runs: TrialRuns, failures: dict[str, str]) -> Arm:
 
 def _read_run(arm: PlannedArm, seed: int, runs: TrialRuns, failed: str | None) -> Run:
     run = runs.directory.run(arm, seed)
-    result = run.result() or {}
+    result = run.result()
+    metrics: dict[str, Any] = {} if result is None else result.metrics
     return Run(
-        seed=arm.first_seed + seed, folder=str(run.path.relative_to(runs.directory.path)), top1=result.get("top1"),
-        top5=result.get("top5"), loss=result.get("loss"), seconds=result.get("seconds"), failed=failed,
-        epochs=run.metrics(),
+        seed=arm.first_seed + seed, folder=str(run.path.relative_to(runs.directory.path)), top1=metrics.get("top1"),
+        top5=metrics.get("top5"), loss=metrics.get("loss"), seconds=None if result is None else result.seconds,
+        failed=failed, epochs=run.metrics(),
     )  # fmt: skip
 
 
@@ -156,10 +158,10 @@ def measure_costs(arms: Sequence[Arm], runs: TrialRuns, report_stage: OnStage) -
         )
 
 
-def spread(values: Sequence[float | None]) -> Spread:
+def spread(values: Sequence[float | None]) -> SeedSpread:
     """Mean and standard deviation over the seeds that have a value."""
     known = [value for value in values if value is not None]
-    return Spread(
+    return SeedSpread(
         mean=float(np.mean(known)) if known else None,
         sd=float(np.std(known, ddof=1)) if len(known) > 1 else None,
         runs=list(values),

@@ -24,7 +24,7 @@ from unsmooth.diagnosis.next_steps import ranked_candidates
 from unsmooth.errors import UnsmoothError
 from unsmooth.recipes.recipe import Recipe, resolve_fields
 from unsmooth.results.diagnosis import Diagnosis
-from unsmooth.results.prescription import Budget, Evidence, Prescription, Rung, RungRun, TriedCandidate
+from unsmooth.results.prescription import Budget, FinalComparison, Prescription, Rung, RungRun, TriedCandidate
 from unsmooth.results.provenance import Provenance, versions
 from unsmooth.results.trial import Trial, TrialData
 from unsmooth.spec import ModelSpec, parse, parse_item
@@ -104,7 +104,7 @@ def prescribe(
     text = search.plan_text(candidates, planned, ranked[len(candidates) :])
     search.report_stage(text)
     finalists, rungs = search.halve(candidates, planned)
-    evidence: list[Evidence] = []
+    evidence: list[FinalComparison] = []
     if finalists:
         trial = search.compare(finalists, progress)
         evidence = [_evidence(trial, candidate) for candidate in finalists]
@@ -120,7 +120,7 @@ def prescribe(
         candidates=[candidate.result() for candidate in candidates], rungs=rungs, evidence=evidence,
         recommendation=None if chosen is None else str(chosen.spec),
         text=_text(diagnosis, candidates, evidence, chosen),
-        made=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
+        provenance=Provenance(**versions(), command=command, seconds=round(time.time() - started, 1)),
     )  # fmt: skip
     made.to_json(search.directory.result)
     made.save(search.directory.report)
@@ -288,7 +288,7 @@ class _Search:
             pairs = [(arm, self.directory.rung_run(rung.epochs, arm)) for arm in arms]
             failures = self.train(pairs, recipe)
             runs = [
-                RungRun(c.name, (run.result() or {}).get("top1"), str(run.path.relative_to(root)), failed or None)
+                RungRun(c.name, run.metric("top1"), str(run.path.relative_to(root)), failed or None)
                 for c, (_, run), failed in zip(candidates, pairs, failures, strict=True)
             ]
             count = planned[i + 1].candidates if i + 1 < len(planned) else self.finalists(len(candidates))
@@ -317,13 +317,13 @@ class _Search:
         return trial
 
 
-def _evidence(trial: Trial, candidate: PlannedCandidate) -> Evidence:
+def _evidence(trial: Trial, candidate: PlannedCandidate) -> FinalComparison:
     first, own = trial.arms[0], next(arm for arm in trial.arms if arm.spec == str(candidate.spec))
     seeds = len(trial.seeds)
-    return Evidence(candidate.name, seeds, trial.confidence, own.top1, first.top1, own.difference, "final")
+    return FinalComparison(candidate.name, seeds, trial.confidence, own.top1, first.top1, own.difference, "final")
 
 
-def _choose(evidence: Sequence[Evidence], candidates: Sequence[PlannedCandidate]) -> PlannedCandidate | None:
+def _choose(evidence: Sequence[FinalComparison], candidates: Sequence[PlannedCandidate]) -> PlannedCandidate | None:
     """The finalist with the largest difference that is shown, after Holm's correction if there are several."""
     better = [e for e in evidence if e.difference is not None and e.difference.decided and e.difference.mean > 0]
     if not better:
@@ -335,7 +335,7 @@ def _choose(evidence: Sequence[Evidence], candidates: Sequence[PlannedCandidate]
 def _text(
     diagnosis: Diagnosis,
     candidates: Sequence[PlannedCandidate],
-    evidence: Sequence[Evidence],
+    evidence: Sequence[FinalComparison],
     chosen: PlannedCandidate | None,
 ) -> str:
     """The recommendation in one or two sentences."""

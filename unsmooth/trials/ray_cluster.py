@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from unsmooth.errors import Interrupted, UnsmoothError, first_line, missing_package
+from unsmooth.results.training import EpochMetrics
 from unsmooth.training.observer import OnProgress, ProgressObserver
 from unsmooth.training.run_dir import Locked, RunDir
 from unsmooth.training.signals import graceful_shutdown
@@ -83,7 +84,7 @@ class _Reports:
         self.steps: dict[str, tuple[Any, ...]] = {}
         self.epochs: list[tuple[Any, ...]] = []
 
-    def put(self, name: str, done: int, total: int, line: Mapping[str, Any] | None) -> None:
+    def put(self, name: str, done: int, total: int, line: EpochMetrics | None) -> None:
         if line is None:
             self.steps[name] = (name, done, total, None)
         else:

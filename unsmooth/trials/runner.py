@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from unsmooth.errors import Interrupted, UnsmoothError
+from unsmooth.results.training import EpochMetrics
 from unsmooth.training.observer import OnProgress, ProgressObserver
 from unsmooth.training.run import Diverged, train
 from unsmooth.training.signals import StopFlag, graceful_shutdown
@@ -56,7 +57,7 @@ class AllRuns:
         self.shares: dict[str, float] = {}
         report(RUNS, done, total)
 
-    def __call__(self, name: str, done: int, total: int, line: Mapping[str, Any] | None) -> None:
+    def __call__(self, name: str, done: int, total: int, line: EpochMetrics | None) -> None:
         self.shares[name] = done / total
         self.report(RUNS, min(self.done + sum(self.shares.values()), self.total), self.total)
         self.on_progress(name, done, total, line)

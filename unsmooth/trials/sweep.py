@@ -115,10 +115,10 @@ def _outcome(runs: TrialRuns, sweep: Sweep, arm: PlannedArm, failures: dict[str,
     directory, tried, images = runs.directory, [], 0
     for value in sweep.values:
         run = directory.sweep_run(arm, sweep.field, value)
-        result = run.result() or {}
-        images = result.get("images", images)
+        result = run.result()
+        images = images if result is None else result.images
         folder = str(run.path.relative_to(directory.path))
-        tried.append(SweepRun(value, result.get("top1"), folder, failures.get(str(run.path))))
+        tried.append(SweepRun(value, run.metric("top1"), folder, failures.get(str(run.path))))
     chosen = choose(tried)
     return ArmSweep(sweep.field, images, tried, chosen, at_edge(chosen, sweep.values), sweep.epochs or None)
 

@@ -8,15 +8,11 @@ Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 
 
 def wilson_interval(correct: int, images: int) -> tuple[float, float]:
-    """Wilson score interval of an accuracy (Wilson 1927).
+    """Wilson score interval of an accuracy (Wilson 1927)."""
+    from scipy.stats import binomtest
 
-    It inverts the score test: the shares p with (p̂ − p)² ≤ z²·p(1 − p)/n.
-    """
-    p, z2 = correct / images, Z * Z
-    middle = p + z2 / (2 * images)
-    half = Z * math.sqrt(p * (1 - p) / images + z2 / (4 * images**2))
-    low, high = ((middle + side * half) / (1 + z2 / images) for side in (-1, 1))
-    return (0.0 if correct == 0 else low), (1.0 if correct == images else high)
+    interval = binomtest(correct, images).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def paired_interval(won: float, lost: float, images: int) -> tuple[float, float]:

@@ -23,11 +23,12 @@ from unsmooth.hosts.modes import autocast, eval_mode
 from unsmooth.hosts.outputs import forward
 from unsmooth.monitoring.observe import broken_gradient, first_broken
 from unsmooth.recipes.recipe import Recipe
+from unsmooth.results.scores import Scores
 from unsmooth.surgery.plan import anatomy_of
 from unsmooth.surgery.storage import save
 from unsmooth.tasks.base import Task, TaskRequest
 from unsmooth.tasks.classification.losses import Distillation, cross_entropy, split_outputs
-from unsmooth.tasks.classification.scores import SCORES, Scores, merge_scores, score
+from unsmooth.tasks.classification.scores import SCORES, merge_scores, score
 from unsmooth.tasks.model_factory import build, build_teacher, check_patches
 from unsmooth.utils.files import write
 from unsmooth.utils.options import option, options, read_texts

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from unsmooth.data.datasets import ImageDataset, Item, Key
+from unsmooth.data.datasets import ImageDataset, ImageItem, Key
 from unsmooth.data.items import TensorBatch
 from unsmooth.data.sampling import derive_seed
 
@@ -27,7 +27,7 @@ class MaskedBatch(TensorBatch):
 
 
 class MaskedSample(NamedTuple):
-    item: Item
+    item: ImageItem
     noise: Tensor
 
 

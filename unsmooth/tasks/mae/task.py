@@ -21,6 +21,7 @@ from unsmooth.data.splits import Splits, limit_splits, open_splits
 from unsmooth.data.transforms import preprocessing
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast, eval_mode
+from unsmooth.results.training import MetricValue
 from unsmooth.spec import ModelSpec, SpecItem
 from unsmooth.surgery.storage import WEIGHTS, load
 from unsmooth.tasks.base import Task, TaskRequest, reject_classification_fields
@@ -57,11 +58,11 @@ class ReconstructionScore:
     def primary_metric(self) -> float:
         return -self.loss if math.isfinite(self.loss) else -math.inf
 
-    def epoch_metrics(self) -> dict[str, float | None]:
-        return {"val_loss": self.loss if math.isfinite(self.loss) else None}
+    def epoch_metrics(self) -> dict[str, MetricValue]:
+        return {"val_loss": self.metrics()["loss"]}
 
-    def summary(self) -> dict[str, Any]:
-        return {"loss": self.epoch_metrics()["val_loss"], "images": self.images, "skipped": self.skipped}
+    def metrics(self) -> dict[str, MetricValue]:
+        return {"loss": self.loss if math.isfinite(self.loss) else None}
 
 
 class MaskedAutoencoding(Task):

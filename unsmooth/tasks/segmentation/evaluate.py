@@ -21,7 +21,7 @@ from unsmooth.tasks.segmentation.options import EvaluateSegmentationSettings, Se
 from unsmooth.tasks.segmentation.predict import predict_whole, predict_windows, predicted_classes
 from unsmooth.tasks.segmentation.score import SegmentationScore, merge_scores
 from unsmooth.tasks.segmentation.storage import load_segmenter
-from unsmooth.tasks.segmentation.views import Evaluation, Normalise
+from unsmooth.tasks.segmentation.views import EvaluationTransform, Normalise
 from unsmooth.utils.devices import choose_device
 from unsmooth.utils.options import merge_options, read_texts
 
@@ -83,7 +83,7 @@ def evaluate_segmentation(
 def validation(model: Segmenter, scenes: Any, options: SegmentationOptions, strict: bool) -> SceneItems:
     """Scenes with the preprocessing of a segmenter for evaluation."""
     config = preprocessing(model.backbone, options.window)
-    view = Evaluation(options, Normalise(config.mean, config.std))
+    view = EvaluationTransform(options, Normalise(config.mean, config.std))
     return SceneItems(scenes, view, config.size[0], options, training=False, strict=strict)
 
 

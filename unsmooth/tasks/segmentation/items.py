@@ -22,7 +22,7 @@ from unsmooth.tasks.segmentation.options import SegmentationOptions
 View = Callable[[Image.Image, Image.Image], tuple[Tensor, Tensor]]
 
 
-class Item(NamedTuple):
+class SceneItem(NamedTuple):
     image: Tensor | None
     labels: Tensor | None
     skipped: dict[str, str]
@@ -93,7 +93,7 @@ class SceneItems(Dataset[Any]):
     def name(self) -> str:
         return str(self.scenes.root)
 
-    def __getitem__(self, key: tuple[int, int | None]) -> Item:
+    def __getitem__(self, key: tuple[int, int | None]) -> SceneItem:
         first, seed = key
         skipped: dict[str, str] = {}
         for offset in range(self.count if seed is not None else 1):
@@ -104,10 +104,10 @@ class SceneItems(Dataset[Any]):
                 image = convert_channels(image, self.channels)
                 if seed is not None:
                     seed_everything(seed)
-                return Item(*self.view(image, labels), skipped)
+                return SceneItem(*self.view(image, labels), skipped)
             except (ImageReadError, OSError) as error:
                 if self.strict:
-                    return Item(
+                    return SceneItem(
                         None,
                         None,
                         skipped,
@@ -115,11 +115,11 @@ class SceneItems(Dataset[Any]):
                     )
                 skipped[name] = str(error)
             except UnsmoothError as error:
-                return Item(None, None, skipped, f"{self.name}: {error}")
+                return SceneItem(None, None, skipped, f"{self.name}: {error}")
         fatal = "" if seed is None else f"{self.name} has no valid image: all {self.count} were skipped"
-        return Item(None, None, skipped, fatal)
+        return SceneItem(None, None, skipped, fatal)
 
-    def collate(self, items: list[Item]) -> Any:
+    def collate(self, items: list[SceneItem]) -> Any:
         """`Crops` in training, `FullImages` in evaluation."""
         images = [item.image for item in items if item.image is not None]
         labels = [item.labels for item in items if item.labels is not None]

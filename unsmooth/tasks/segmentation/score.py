@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from unsmooth.errors import UnsmoothError
+from unsmooth.results.training import MetricValue
 from unsmooth.tasks.segmentation.layout import IGNORE
 
 Array = np.ndarray[Any, Any]
@@ -69,17 +70,14 @@ class SegmentationScore:
     def primary_metric(self) -> float:
         return self.miou
 
-    def epoch_metrics(self) -> dict[str, float | None]:
+    def epoch_metrics(self) -> dict[str, MetricValue]:
         return {f"val_{name}": value for name, value in self._means().items()}
 
-    def summary(self) -> dict[str, Any]:
-        return {
-            **self._means(), "images": self.images,
-            "class_iou": [None if np.isnan(value) else float(value) for value in self.class_iou],
-            "skipped": self.skipped,
-        }  # fmt: skip
+    def metrics(self) -> dict[str, MetricValue]:
+        classes = [None if np.isnan(value) else float(value) for value in self.class_iou]
+        return {**self._means(), "class_iou": classes}
 
-    def _means(self) -> dict[str, float | None]:
+    def _means(self) -> dict[str, float]:
         return {"miou": self.miou, "pixel_accuracy": self.pixel_accuracy, "mean_accuracy": self.mean_accuracy}
 
     def _correct(self) -> Array:

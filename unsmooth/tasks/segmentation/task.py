@@ -26,7 +26,7 @@ from unsmooth.tasks.segmentation.model import Segmenter, import_upernet, synchro
 from unsmooth.tasks.segmentation.options import SegmentationOptions
 from unsmooth.tasks.segmentation.score import SegmentationScore, merge_scores
 from unsmooth.tasks.segmentation.storage import save_segmenter
-from unsmooth.tasks.segmentation.views import Normalise, Training
+from unsmooth.tasks.segmentation.views import Normalise, TrainingTransform
 from unsmooth.utils.options import read_texts
 
 
@@ -75,7 +75,7 @@ class SegmentationTask(Task):
             synchronise(self.model)
         host = preprocessing(self.model.backbone, options.window)
         self.image_size = host.size
-        view = Training(options, Normalise(host.mean, host.std), recipe.hflip, recipe.color_jitter)
+        view = TrainingTransform(options, Normalise(host.mean, host.std), recipe.hflip, recipe.color_jitter)
         self.train = SceneItems(
             self.scenes["train"], view, host.size[0], options, training=True, strict=request.strict_data
         )

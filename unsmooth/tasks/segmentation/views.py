@@ -39,7 +39,7 @@ class Normalise:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingTransform:
     """Random crop of an image and its labels; padding is unlabelled."""
 
     options: SegmentationOptions
@@ -65,7 +65,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationTransform:
     """Whole image with its shorter side resized, and labels at the original size."""
 
     options: SegmentationOptions

@@ -40,14 +40,14 @@ class VqaBatch(TensorBatch):
         }  # fmt: skip
 
 
-class Item(NamedTuple):
+class QuestionItem(NamedTuple):
     image: Tensor | None
     question_index: int
     skipped: dict[str, str]
     fatal: str = ""
 
 
-class VqaDataset(Dataset[Item]):
+class VqaDataset(Dataset[QuestionItem]):
     """Questions of a split with their images, which are resized but not augmented.
 
     With a seed, a question with a broken image is replaced by the next one; without a seed, it is skipped.
@@ -77,21 +77,21 @@ class VqaDataset(Dataset[Item]):
     def name(self) -> str:
         return self.split.name
 
-    def __getitem__(self, key: Key) -> Item:
+    def __getitem__(self, key: Key) -> QuestionItem:
         first, seed = key
         skipped: dict[str, str] = {}
         for offset in range(self.count if seed is not None else 1):
             index = (first + offset) % self.count
             name = self.split.image_file(int(self.images[index]))
             try:
-                return Item(
+                return QuestionItem(
                     self.transform(convert_channels(read_image(self.split.folder / name), self.channels)),
                     index,
                     skipped,
                 )
             except (ImageReadError, OSError) as error:
                 if self.strict:
-                    return Item(
+                    return QuestionItem(
                         None,
                         index,
                         skipped,
@@ -99,9 +99,9 @@ class VqaDataset(Dataset[Item]):
                     )
                 skipped[name] = str(error)
         fatal = "" if seed is None else f"{self.name} has no valid image: all were skipped"
-        return Item(None, first, skipped, fatal)
+        return QuestionItem(None, first, skipped, fatal)
 
-    def collate(self, items: list[Item]) -> VqaBatch:
+    def collate(self, items: list[QuestionItem]) -> VqaBatch:
         valid = [(item.image, item.question_index) for item in items if item.image is not None]
         skipped = {name: reason for item in items for name, reason in item.skipped.items()}
         fatal = next((item.fatal for item in items if item.fatal), "")

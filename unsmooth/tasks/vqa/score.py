@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import nn
@@ -13,6 +12,7 @@ from torch import nn
 from unsmooth.data.sampling import derive_seed
 from unsmooth.errors import UnsmoothError
 from unsmooth.hosts.modes import autocast, eval_mode
+from unsmooth.results.training import MetricValue
 from unsmooth.tasks.vqa.answers import soft_accuracy
 from unsmooth.tasks.vqa.items import VqaBatch
 from unsmooth.tasks.vqa.questions import Question
@@ -38,17 +38,19 @@ class VqaScore:
         return math.fsum(values) / len(values) if values else None
 
     @property
+    def images(self) -> int:
+        """Number of questions."""
+        return len(self.numbers)
+
+    @property
     def primary_metric(self) -> float:
         mean = self.mean()
         return -math.inf if mean is None else mean
 
-    def epoch_metrics(self) -> dict[str, float | None]:
-        return {f"val_{name}": value for name, value in self._values().items()}
+    def epoch_metrics(self) -> dict[str, MetricValue]:
+        return {f"val_{name}": value for name, value in self.metrics().items()}
 
-    def summary(self) -> dict[str, Any]:
-        return {**self._values(), "images": len(self.numbers), "skipped": self.skipped}
-
-    def _values(self) -> dict[str, float | None]:
+    def metrics(self) -> dict[str, MetricValue]:
         loss = self.loss / len(self.numbers) if self.numbers else math.nan
         types = {name: self.mean(kind) for kind, name in KINDS.items()}
         return {"accuracy": self.mean(), **types, "loss": loss if math.isfinite(loss) else None}

@@ -55,7 +55,7 @@ class VqaOptions:
 
 
 @dataclass(frozen=True)
-class Start:
+class InitialWeights:
     """Initial weights: none, pretrained ones by name, or a checkpoint."""
 
     weights: str
@@ -68,7 +68,7 @@ class QuestionAnswering(Task):
     primary_metric = "accuracy"
 
     def __init__(self, request: TaskRequest, spec: ModelSpec, config: Any, text: Text, splits: Mapping[str, Split],
-                 answers: list[str], start: Start) -> None:  # fmt: skip
+                 answers: list[str], start: InitialWeights) -> None:  # fmt: skip
         self.request, self.spec, self.config, self.text = request, spec, config, text
         self.splits, self.answers, self.start = splits, answers, start
 
@@ -156,7 +156,7 @@ def open_task(request: TaskRequest) -> QuestionAnswering:
         )
     if recipe.dropout and "hidden_dropout_prob" not in parsed.known_host.options:
         config.hidden_dropout_prob = recipe.dropout
-    start = Start(weights, answers_of(config), checkpoint)
+    start = InitialWeights(weights, answers_of(config), checkpoint)
     set_answers(config, answers)
     counts = {"train": recipe.train_images, "val": recipe.val_images}
     limited = {name: _limit(split, counts[name]) for name, split in splits.items()}
