@@ -62,15 +62,16 @@ def pack(folder: Path, archive: Path) -> None:
     if files:
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
             for path in files:
-                content = _without_paths(path, archive.stem) if path.name == "run.json" else path.read_bytes()
+                content = _without_paths(path) if path.name == "run.json" else path.read_bytes()
                 packed.writestr(zipfile.ZipInfo(path.relative_to(folder).as_posix()), content, zipfile.ZIP_DEFLATED)
 
 
-def _without_paths(path: Path, trial: str) -> bytes:
-    """A run.json in which the data is named without its folder."""
+def _without_paths(path: Path) -> bytes:
+    """A run.json in which absolute paths are names."""
     run = json.loads(path.read_bytes())
     run["data"] = Path(run["data"]).name
-    run["command"] = shlex.join(["python", "benchmarks/trials.py", trial, run["data"]])
+    words = shlex.split(run["command"])
+    run["command"] = shlex.join(Path(word).name if Path(word).is_absolute() else word for word in words)
     return json.dumps(run, indent=1).encode()
 
 
