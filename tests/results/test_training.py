@@ -11,7 +11,7 @@ import pytest
 
 from unsmooth.errors import UnsmoothError
 from unsmooth.results.record import plain_values, read_record
-from unsmooth.results.training import Alarm, EpochMetrics, RunSettings, TrainingResult
+from unsmooth.results.training import Alarm, BestEpoch, EpochMetrics, RunSettings, TrainingResult
 from unsmooth.training.run_dir import RunDir
 
 RECORDS = Path(__file__).parents[2] / "results" / "trials"
@@ -60,6 +60,10 @@ def test_an_epoch_is_written_as_it_was_read() -> None:
     assert json.dumps(plain_values(line)) == json.dumps(EPOCH)
     assert line["lr"] == 0.1 and line.alarms == [Alarm(4, "max_logit", 1, 2.0, 1.0, "a", "b")]
     assert plain_values(EpochMetrics(2, {"lr": 0.1})) == {"epoch": 2, "lr": 0.1}
+
+
+def test_a_metric_that_is_not_finite_has_no_value() -> None:
+    assert plain_values(BestEpoch(0, {"top1": float("-inf")})) == {"epoch": 0, "top1": None}
 
 
 def test_a_result_prints_its_scores() -> None:

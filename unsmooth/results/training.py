@@ -7,9 +7,11 @@ are beside the other fields in JSON: `{"top1": 0.8, "loss": 0.7, "images": 1000,
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Annotated, Any
 
 from pydantic import (
+    BeforeValidator,
     Field,
     GetJsonSchemaHandler,
     SerializerFunctionWrapHandler,
@@ -23,8 +25,15 @@ from unsmooth.rendering import renderer
 from unsmooth.results.measured import Values
 from unsmooth.results.record import FORMAT, Result, if_set, record, stored_as
 
-MetricValue = float | int | list[float | None] | None  # a list has a value for each class; None: it has no value
 FIELD = "metrics"
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# A list has a value for each class. None: there is no value, or it is not finite.
+MetricValue = Annotated[float | int | list[float | None] | None, BeforeValidator(_finite)]
 
 
 @record

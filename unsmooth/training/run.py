@@ -280,10 +280,9 @@ class _Run:
         for reasons in self.processes.gather(self.trainer.skipped):
             skipped |= reasons
         images = self.trainer.batches.steps * self.recipe.batch_size * self.recipe.epochs
-        best = self.best_value if math.isfinite(self.best_value) else None
         result = TrainingResult(
             metrics=score.metrics(), images=score.images, skipped={"train": skipped, "val": score.skipped},
-            best=BestEpoch(self.best_epoch, {self.task.primary_metric: best}), epochs=self.recipe.epochs,
+            best=BestEpoch(self.best_epoch, {self.task.primary_metric: self.best_value}), epochs=self.recipe.epochs,
             seconds=round(self.seconds, 1), images_per_second=round(images / max(self.seconds, 1e-9), 2),
             vitals_share=round(self.vitals_seconds / max(self.seconds, 1e-9), 5),
         )  # fmt: skip
