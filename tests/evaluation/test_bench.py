@@ -22,7 +22,7 @@ from unsmooth.evaluation.energy import energy
 from unsmooth.evaluation.operations import count_operations
 from unsmooth.report.bench_table import labels
 from unsmooth.results.bench import Bench, Quartiles, Throughput
-from unsmooth.utils.text import in_words
+from unsmooth.utils.text import format_energy
 
 DEIT = HOSTS["deit"]
 
@@ -84,7 +84,7 @@ def test_a_bench_goes_to_json_and_back(tmp_path: Path) -> None:
     costs.to_json(tmp_path / "bench.json")
     again = Bench.from_json(tmp_path / "bench.json")
     assert again == costs and again.to_dict() == costs.to_dict() and str(again) == str(costs)
-    spent = in_words(costs[DEIT].energy["fp32"].millijoules)
+    spent = format_energy(costs[DEIT].energy["fp32"].millijoules)
     assert repr(costs) == f"Bench({DEIT} {spent})" and spent in str(costs) and "images/s" not in str(costs)
 
 

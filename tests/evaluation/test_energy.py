@@ -15,7 +15,7 @@ from unsmooth.evaluation.energy import PRICES, energy
 from unsmooth.evaluation.operations import Count, Counting, Operations, count_operations, unfused
 from unsmooth.hosts.inputs import example_input, run
 from unsmooth.hosts.modes import eval_mode
-from unsmooth.utils.text import in_words, rounded
+from unsmooth.utils.text import format_energy, rounded
 
 N, D, HEADS, HIDDEN, DEPTH, CLASSES, PATCHES, PIXELS = 17, 48, 3, 192, 2, 5, 16, 3 * 8 * 8  # of the small DeiT
 HEAD = D // HEADS
@@ -178,7 +178,7 @@ def test_energy_is_the_sum_of_prices() -> None:
     with pytest.raises(UnsmoothError, match=r"unknown precision 'fp23'\. Did you mean 'fp32'"):
         energy(operations, "fp23")
     assert [rounded(value, 3) for value in (7, 98.76, 12345.6, 0)] == ["7.00", "98.8", "12,346", "0"]
-    assert [in_words(value) for value in (80.833, 1.0, 0.6241, 0.0005)] == [
+    assert [format_energy(value) for value in (80.833, 1.0, 0.6241, 0.0005)] == [
         "80.83 mJ",
         "1.000 mJ",
         "624 µJ",

@@ -21,12 +21,13 @@ from matplotlib.image import imread, imsave
 from unsmooth.errors import UnsmoothError
 from unsmooth.report import charts
 from unsmooth.report import render as reports
-from unsmooth.report.formatting import paragraphs, ranges, script_json, show, unique_names
+from unsmooth.report.formatting import paragraphs, script_json, show, unique_names
 from unsmooth.report.heatmap import heatmap
 from unsmooth.report.page import formula
 from unsmooth.report.pictures import PICTURES
 from unsmooth.report.values import bound_pairs, deciding_vitals
 from unsmooth.results.diagnosis import Diagnosis
+from unsmooth.utils.text import spans
 
 HEADS, GRID = 3, 4
 IMG = "<img src=x onerror=alert(1)>"
@@ -570,7 +571,7 @@ def test_a_report_needs_neither_torch_nor_the_rest_of_the_package():
         "package = types.ModuleType('unsmooth'); package.__path__ = [sys.argv[1]]; sys.modules['unsmooth'] = package\n"
         "import unsmooth.report.page, unsmooth.report.figures\n"
         "loaded = [m for m in sys.modules if m.startswith('unsmooth.') and not m.startswith('unsmooth.report')]\n"
-        "assert set(loaded) <= {'unsmooth.errors'}, loaded\n"
+        "assert set(loaded) <= {'unsmooth.errors', 'unsmooth.utils', 'unsmooth.utils.text'}, loaded\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     import unsmooth
@@ -582,8 +583,8 @@ def test_a_report_needs_neither_torch_nor_the_rest_of_the_package():
     ("blocks", "text"),
     [([], ""), ([3], "3"), ([0, 1, 2, 3, 5], "0–3, 5"), ([5, 1, 0, 1], "0–1, 5"), (["2", "10", "11"], "2, 10–11")],
 )
-def test_blocks_as_ranges(blocks, text):
-    assert ranges(blocks) == text
+def test_blocks_as_spans(blocks, text):
+    assert spans(blocks) == text
 
 
 @pytest.mark.parametrize(

@@ -11,23 +11,23 @@ from tests.trials.test_compare import SPECS, small_trial
 from unsmooth import UnsmoothError
 from unsmooth.results.trial import Trial
 from unsmooth.trials import rounds
-from unsmooth.trials.sequential import FIRST_LOOK, decided, look_confidence, share
+from unsmooth.trials.sequential import FIRST_ANALYSIS, decided, interim_confidence, share
 from unsmooth.trials.statistics import paired_difference
 
 
 @pytest.mark.parametrize("planned", [2, 3, 5, 10])
-def test_the_shares_of_all_looks_add_up_to_one(planned):
-    shares = [share(seeds, planned) for seeds in range(FIRST_LOOK, planned + 1)]
+def test_the_shares_of_all_analyses_add_up_to_one(planned):
+    shares = [share(seeds, planned) for seeds in range(FIRST_ANALYSIS, planned + 1)]
     assert sum(shares) == pytest.approx(1) and all(part > 0 for part in shares)
-    assert look_confidence(0.95, planned, planned) == pytest.approx(1 - 0.05 * shares[-1])
+    assert interim_confidence(0.95, planned, planned) == pytest.approx(1 - 0.05 * shares[-1])
 
 
 def outcome(by_seed, until, planned, images=200):
     """What a trial ends with whose runs differ from the first arm by given shares of the images."""
     ours = np.arange(images) < np.rint(images * (0.5 + by_seed))[:, None]
     base = np.broadcast_to(np.arange(images) < images // 2, ours.shape)
-    for seeds in range(FIRST_LOOK, planned + 1):
-        level = look_confidence(0.95, seeds, planned)
+    for seeds in range(FIRST_ANALYSIS, planned + 1):
+        level = interim_confidence(0.95, seeds, planned)
         difference = paired_difference(ours[:seeds], base[:seeds], level)
         if decided(difference, until):
             return ("better" if difference.mean > 0 else "worse") if difference.shown else "within", seeds
@@ -96,7 +96,7 @@ def test_an_arm_that_failed_does_not_keep_the_trial_going(monkeypatch):
         settings=SimpleNamespace(until=0.3, seeds=5, confidence=0.95),
     )  # fmt: skip
     monkeypatch.setattr(rounds, "differences", lambda runs, planned: [None])
-    state = rounds.look(runs, 2, {"b, seed 1": "NaN"})
+    state = rounds.interim_analysis(runs, 2, {"b, seed 1": "NaN"})
     assert state.decided and "a run failed of b" in state.text
 
 

@@ -28,9 +28,9 @@ from scipy.linalg import eigh
 from torch import Tensor
 
 from unsmooth.hosts.anatomy import Anatomy, Block
-from unsmooth.report.formatting import in_blocks
 from unsmooth.results.measured import round_values
 from unsmooth.results.sample import TokenPictures, Trajectories
+from unsmooth.utils.text import blocks_text
 
 SIDE = 40  # patches per side of a picture; finer grids are averaged
 PATHS_PER_SIDE = 7
@@ -136,7 +136,7 @@ class PictureCollector:
             for block, reason in sorted(by_block.items()):
                 reasons[reason].append(block)
             if reasons:
-                out[name] = "; ".join(f"{in_blocks(blocks)}: {reason}" for reason, blocks in reasons.items())
+                out[name] = "; ".join(f"{blocks_text(blocks)}: {reason}" for reason, blocks in reasons.items())
         return out
 
     def _colour(self, blocks: list[int]) -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from unsmooth.report.terminal import WideTable, plain_text
 from unsmooth.spec import parse
-from unsmooth.utils.text import in_words, rounded
+from unsmooth.utils.text import format_energy, rounded
 
 if TYPE_CHECKING:
     from unsmooth.results.bench import Bench, Throughput
@@ -36,7 +36,7 @@ def as_rich(bench: Bench) -> list[RenderableType]:
         energy = row.energy[precision]
         table.add_row(
             escape(name), f"{row.parameters:,}", *(f"{amount / size:,.3f}" for amount in amounts),
-            in_words(energy.millijoules), f"{1 / energy.ratio:.2f} ×",
+            format_energy(energy.millijoules), f"{1 / energy.ratio:.2f} ×",
         )  # fmt: skip
     speeds = {"inference": [row.inference for row in rows], "training": [row.training for row in rows]}
     timed = [_speeds(mode, names, by_model) for mode, by_model in speeds.items() if by_model[0] is not None]

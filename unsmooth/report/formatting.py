@@ -44,27 +44,10 @@ def show(value: Any) -> str:
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def ranges(blocks: Iterable[Any]) -> str:
-    """0, 1, 2, 3, 5 → "0–3, 5"."""
-    runs: list[list[int]] = []
-    for block in sorted({int(b) for b in blocks}):
-        if runs and block == runs[-1][1] + 1:
-            runs[-1][1] = block
-        else:
-            runs.append([block, block])
-    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
-
-
 def unbroken(text: str) -> str:
     """Text in which no line break can occur inside a range of numbers, or before a unit."""
     text = re.sub(r"(?<=\d) (?=%)", "\u00a0", text)
     return re.sub(r"(?<=\d)–(?=\d)", "\u2060–\u2060", text)
-
-
-def in_blocks(blocks: Iterable[Any]) -> str:
-    """ "block 3", "blocks 0–3, 5" or an empty string."""
-    text = ranges(blocks)
-    return f"block{'' if text.isdigit() else 's'} {text}" if text else ""
 
 
 def unique_names(names: Iterable[str]) -> list[str]:

@@ -20,6 +20,7 @@ from unsmooth.report.charts import Payload
 from unsmooth.report.heatmap import heatmap
 from unsmooth.report.pictures import PICTURES, Picture
 from unsmooth.report.values import deciding_vitals, depth_of, merged
+from unsmooth.utils.text import blocks_text, spans
 
 if TYPE_CHECKING:
     from unsmooth.results.diagnosis import Diagnosis
@@ -99,7 +100,7 @@ def environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     env.filters |= {
-        "number": formatting.show, "ranges": formatting.ranges, "in_blocks": formatting.in_blocks,
+        "number": formatting.show, "spans": spans, "blocks_text": blocks_text,
         "paragraphs": formatting.paragraphs, "code_ticks": code_ticks, "breakable": breakable,
         "thousands": formatting.thousands, "duration": formatting.duration, "setting": formatting.setting,
         "formula": formula, "whole": formatting.unbroken,
@@ -203,7 +204,7 @@ def _model(index: int, name: str, diagnosis: Diagnosis) -> ModelCard:
         diagnosis=diagnosis,
         findings=findings,
         marks=marks,
-        heads=formatting.ranges({attention.heads for attention in attentions}),
+        heads=spans({attention.heads for attention in attentions}),
         kinds=sorted({attention.kind for attention in attentions}),
         skipped=_skipped(diagnosis),
         images_skipped=by_reason(diagnosis.images.skipped),
@@ -215,7 +216,7 @@ def _skipped(diagnosis: Diagnosis) -> dict[str, dict[str, list[str]]]:
     reasons: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for vital in diagnosis.vitals.values():
         for reason, blocks in by_reason(vital.skipped).items():
-            reasons[reason][formatting.in_blocks(blocks)].append(vital.title)
+            reasons[reason][blocks_text(blocks)].append(vital.title)
     return reasons
 
 

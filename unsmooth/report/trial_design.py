@@ -23,10 +23,10 @@ def design(trial: Trial) -> list[str]:
 
 
 def interval_level(trial: Trial) -> str:
-    """Confidence level of the intervals, with a note if they are corrected for repeated looks."""
+    """Confidence level of the intervals, with a note if they are corrected for repeated analyses."""
     if trial.stopping is None:
         return f"{100 * trial.confidence:g} %"
-    return f"{100 * trial.stopping.confidence:.2f} % ({100 * trial.confidence:g} % over all looks)"
+    return f"{100 * trial.stopping.confidence:.2f} % ({100 * trial.confidence:g} % over all interim analyses)"
 
 
 def untuned_fields(arm: Arm) -> dict[str, Any]:

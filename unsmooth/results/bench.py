@@ -133,7 +133,7 @@ class Bench(Result):
         return as_text(self)
 
     def __repr__(self) -> str:
-        from unsmooth.utils.text import in_words
+        from unsmooth.utils.text import format_energy
 
-        energies = ", ".join(f"{row.name} {in_words(row.energy[self.precision].millijoules)}" for row in self.rows)
+        energies = ", ".join(f"{row.name} {format_energy(row.energy[self.precision].millijoules)}" for row in self.rows)
         return f"Bench({energies})"

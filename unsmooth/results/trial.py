@@ -173,13 +173,13 @@ class Power:
 
 @record
 class Stopping:
-    """How a sequential trial ended. `confidence` is the level of its intervals, corrected for repeated looks.
+    """How a sequential trial ended. `confidence` is the level of its intervals, corrected for repeated analyses.
 
     Attributes:
         until: Half-width in points of the range around zero within which a difference does not matter.
         planned: Maximum number of seeds.
         seeds: Seeds of the trial.
-        confidence: Confidence level of the intervals of the last look.
+        confidence: Confidence level of the intervals of the last interim analysis.
         decided: Whether every comparison is decided.
         text: One sentence: after how many seeds, and why.
     """

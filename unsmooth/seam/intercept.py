@@ -227,20 +227,21 @@ class AttentionInterceptor(TorchFunctionMode):
         return result
 
     def _product(self, product: Product) -> Tensor:
-        found = None if self.weights is None else self.with_map(product, self.weights)
-        if found is None:
+        with_map = None if self.weights is None else self.with_map(product, self.weights)
+        if with_map is None:
             return self.on_scores(product) if self.follows_products else product.run()
+        product = with_map
         logits = self.logits
         assert logits is not None
         self.weights = self.logits = None
-        a, v = found.left, found.right
+        a, v = product.left, product.right
         if v.shape[:-2] != a.shape[:-2]:  # values that heads share
             v = v.expand(*torch.broadcast_shapes(a.shape[:-2], v.shape[:-2]), *v.shape[-2:])
 
         def attend(x: Tensor) -> Tensor:
-            return found.standard(found.run()) if x is v else a @ x
+            return product.standard(product.run()) if x is v else a @ x
 
-        return found.result(self._attention(AttentionCall(v, attend, lambda: a, lambda: logits, via="softmax")))
+        return product.result(self._attention(AttentionCall(v, attend, lambda: a, lambda: logits, via="softmax")))
 
     def with_map(self, product: Product, weights: Tensor) -> Product | None:
         """The product, with its left factor a map that derives from the latest softmax, or None.

@@ -13,7 +13,7 @@ from unsmooth.training.run_dir import RunDir
 from unsmooth.training.run_record import check_batch_size, run_settings
 from unsmooth.trials.arms import PlannedArm
 from unsmooth.trials.runs import TrialRuns
-from unsmooth.trials.sequential import FIRST_LOOK
+from unsmooth.trials.sequential import FIRST_ANALYSIS
 from unsmooth.trials.sweep import OPTIONS, Sweep
 
 
@@ -24,8 +24,10 @@ def check_trial(runs: TrialRuns, sweep: Sweep | None) -> None:
         raise UnsmoothError(f"{directory.path} is a file. Use a directory as out (--out).")
     if foreign := directory.foreign(write_recipe(runs.recipe)):
         raise UnsmoothError(f"{foreign} is not of a trial and would be overwritten. Use another out (--out).")
-    if settings.until is not None and settings.seeds < FIRST_LOOK:
-        raise UnsmoothError(f"until needs at least {FIRST_LOOK} seeds, the most to train (got seeds={settings.seeds})")
+    if settings.until is not None and settings.seeds < FIRST_ANALYSIS:
+        raise UnsmoothError(
+            f"until needs at least {FIRST_ANALYSIS} seeds, the most to train (got seeds={settings.seeds})"
+        )
     if sweep is None:
         check_run_directories(runs)
     else:

@@ -20,7 +20,7 @@ from unsmooth.surgery.plan import anatomy_of
 from unsmooth.tasks.classification.scores import score_each
 from unsmooth.trials.arms import PlannedArm
 from unsmooth.trials.runs import Correct, OnStage, TrialRuns, paired_arrays
-from unsmooth.trials.sequential import look_confidence, share
+from unsmooth.trials.sequential import interim_confidence, share
 from unsmooth.trials.statistics import holm, paired_difference
 
 DIAGNOSED = 64  # validation images per diagnosis
@@ -68,13 +68,13 @@ def measure_differences(arms: Sequence[Arm], runs: TrialRuns, planned: int) -> N
 
 
 def confidence_of(runs: TrialRuns, planned: int) -> float:
-    """Confidence level of the intervals: that of the last look if the trial is sequential."""
+    """Confidence level of the intervals: that of the last interim analysis if the trial is sequential."""
     level = runs.settings.confidence
-    return level if runs.settings.until is None else look_confidence(level, len(runs.seeds), planned)
+    return level if runs.settings.until is None else interim_confidence(level, len(runs.seeds), planned)
 
 
 def differences(runs: TrialRuns, planned: int) -> list[Difference | None]:
-    """Paired differences of all arms from the first one, corrected for repeated looks and for the number of arms.
+    """Paired differences of all arms from the first one, corrected for repeated analyses and for the number of arms.
 
     Args:
         runs: The trial with the seeds that are done.
@@ -82,7 +82,7 @@ def differences(runs: TrialRuns, planned: int) -> list[Difference | None]:
     """
     base, level = runs.correct(runs.arms[0]), confidence_of(runs, planned)
     measured = [_difference(runs.correct(arm), base, level) for arm in runs.arms[1:]]
-    if runs.settings.until is not None:  # p at the overall level: that of the look divided by its share
+    if runs.settings.until is not None:  # p at the overall level: that of the analysis divided by its share
         part = share(len(runs.seeds), planned)
         measured = [None if d is None or d.p is None else copy_with(d, p=min(1.0, d.p / part)) for d in measured]
     claims = [i for i, arm in enumerate(runs.arms[1:]) if arm in runs.compared and measured[i] is not None]

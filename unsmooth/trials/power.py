@@ -14,7 +14,7 @@ from scipy import optimize, stats
 from unsmooth.errors import UnsmoothError
 from unsmooth.results.trial import Power
 from unsmooth.trials.runs import TrialRuns, paired_arrays
-from unsmooth.trials.sequential import look_confidence
+from unsmooth.trials.sequential import interim_confidence
 from unsmooth.trials.statistics import Array
 from unsmooth.utils.files import write
 
@@ -108,7 +108,7 @@ def power_of(runs: TrialRuns) -> Power:
     expected = expectation(runs)
     confidence = settings.confidence
     if settings.until is not None:  # a trial that stops early has shown a larger difference
-        confidence = look_confidence(confidence, settings.seeds, settings.seeds)
+        confidence = interim_confidence(confidence, settings.seeds, settings.seeds)
 
     def detectable(level: float) -> float:
         return detectable_difference(settings.seeds, images, expected.disagreement, expected.paired_sd, level)

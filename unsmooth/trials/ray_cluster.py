@@ -22,7 +22,7 @@ from unsmooth.errors import Interrupted, UnsmoothError, first_line, missing_pack
 from unsmooth.training.observer import OnProgress, ProgressObserver
 from unsmooth.training.run_dir import Locked, RunDir
 from unsmooth.training.signals import graceful_shutdown
-from unsmooth.trials.runner import LOOK_EVERY, STOPPED, Job, train_job
+from unsmooth.trials.runner import SIGNAL_POLL_SECONDS, STOPPED, Job, train_job
 
 RETRIES = 16  # of a run whose node or process is lost
 REPORT_EVERY = 0.5  # seconds between two progress reports of a run
@@ -58,7 +58,7 @@ def run_on_ray(jobs: Sequence[Job], cpus: float, gpus: float, device: str, on_pr
     try:
         with graceful_shutdown() as flag:
             while running:
-                done, _ = ray.wait(list(running), timeout=LOOK_EVERY)
+                done, _ = ray.wait(list(running), timeout=SIGNAL_POLL_SECONDS)
                 _pass_on(ray, reports, on_progress)
                 for reference in done:
                     job = running.pop(reference)

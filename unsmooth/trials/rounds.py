@@ -6,7 +6,7 @@ from unsmooth.results.trial import Stopping
 from unsmooth.training.observer import OnProgress
 from unsmooth.trials.measure import differences
 from unsmooth.trials.runs import OnStage, TrialRuns
-from unsmooth.trials.sequential import FIRST_LOOK, stopping
+from unsmooth.trials.sequential import FIRST_ANALYSIS, stopping
 from unsmooth.trials.start_runs import start_runs
 
 Failures = dict[str, str]  # reason by name of the run
@@ -31,16 +31,16 @@ def train_runs(
         jobs = runs.jobs([seed])
         report_stage(f"seed {seed}: training {len(jobs)} of {len(runs.arms)} runs")
         failures |= start_runs(jobs, settings, on_progress)
-        if seed + 1 < FIRST_LOOK:
+        if seed + 1 < FIRST_ANALYSIS:
             continue
-        state = look(runs, seed + 1, failures)
+        state = interim_analysis(runs, seed + 1, failures)
         report_stage(state.text)
         if state.decided or seed + 1 == settings.seeds:
             return runs.with_seeds(seed + 1), failures, state
-    raise AssertionError("the last look ends the trial")
+    raise AssertionError("the last analysis ends the trial")
 
 
-def look(runs: TrialRuns, seeds: int, failures: Failures) -> Stopping:
+def interim_analysis(runs: TrialRuns, seeds: int, failures: Failures) -> Stopping:
     """The state of a sequential trial after a number of seeds."""
     settings = runs.settings
     assert settings.until is not None

@@ -26,7 +26,7 @@ from unsmooth.utils.progress import Progress
 STOPPED = "interrupted. Finished steps are kept: run the same command again to resume."
 RUNS = "runs"  # the stage that all runs are
 REPORT_EVERY = 0.2  # seconds between two progress reports of a worker
-LOOK_EVERY = 0.2  # seconds between two looks for a signal
+SIGNAL_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _submit_all(
         if flag.stop and not stopping:
             stopping = True
             stop_workers()
-        done, _ = wait(running, LOOK_EVERY, FIRST_COMPLETED)
+        done, _ = wait(running, SIGNAL_POLL_SECONDS, FIRST_COMPLETED)
         for future in done:
             job = running.pop(future)
             if isinstance(future.exception(), Interrupted | BrokenProcessPool) and stopping:

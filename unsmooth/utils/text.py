@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 
-def spans(indices: list[int]) -> str:
+def spans(indices: Iterable[Any]) -> str:
     """0, 1, 2, 5 as "0–2, 5"."""
     runs: list[list[int]] = []
-    for i in indices:
-        if runs and i == runs[-1][-1] + 1:
-            runs[-1].append(i)
+    for index in sorted({int(i) for i in indices}):
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
         else:
-            runs.append([i])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+            runs.append([index, index])
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
 
 
-def blocks_text(indices: list[int]) -> str:
-    """ "block 3" or "blocks 0–2, 5"."""
-    return f"block{'s' if len(indices) > 1 else ''} {spans(indices)}"
+def blocks_text(indices: Iterable[Any]) -> str:
+    """ "block 3", "blocks 0–2, 5" or an empty string."""
+    text = spans(indices)
+    return f"block{'' if text.isdigit() else 's'} {text}" if text else ""
 
 
-def in_words(millijoules: float) -> str:
+def format_energy(millijoules: float) -> str:
     """An energy with a suitable unit: 21.17 mJ, 624 µJ."""
     if millijoules >= 1:
         return f"{rounded(millijoules, 4)} mJ"
