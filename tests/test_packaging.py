@@ -40,3 +40,12 @@ def test_a_script_next_to_a_clone_imports_the_package(tmp_path: Path, monkeypatc
     command = [sys.executable, "-S", str(script)]
     run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert run.stdout.strip() == __version__, run.stderr
+
+
+def test_citation_and_changelog_have_the_version() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    assert f"version: {__version__}" in citation
+    assert any(line.startswith("date-released: ") for line in citation)
+    headings = [line for line in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines() if line[:3] == "## "]
+    released = next(heading for heading in headings if heading != "## Unreleased")
+    assert released.split()[1] == __version__
