@@ -174,7 +174,7 @@ def power(
 
 def _plan(
     specs: Sequence[str | ModelSpec], data: str | Path, recipe: str | Path | Recipe, settings: CompareSettings | None,
-    arm_fields: Mapping[str, Mapping[str, Any]] | None, command: str, fields: Mapping[str, Any],
+    arm_fields: ArmFields | None, command: str, fields: Mapping[str, Any],
 ) -> TrialRuns:  # fmt: skip
     """Read all arguments and open the data."""
     chosen, resolved = resolve_fields(CompareSettings, settings, recipe, fields)
