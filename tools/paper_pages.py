@@ -13,9 +13,9 @@ from unsmooth.results.reproduction import Reproduction
 NAMES = {"your model": "a fine-tune of DINOv2 ViT-S/14"}  # how the records name it
 INTRO = """
 Every table, figure and theorem of the five papers: what was published (figures are described, not copied) and what was
-measured here. Each part is one command:
+measured here. Each experiment is one command:
 
-    unsmooth paper                                               # list every part and its state
+    unsmooth paper                                               # list every experiment and its state
     unsmooth paper anti_oversmoothing/table1 --small             # minutes on a laptop
     unsmooth paper anti_oversmoothing/table1 --data imagenet/    # full scale, on GPUs
     unsmooth paper anti_oversmoothing/figure4 --spec SPEC --checkpoint mine.pth --data photos/   # your own model
@@ -27,9 +27,9 @@ keep both values, and run what the text and the equations agree on.
 SCALE = """
 Small runs use CIFAR-10 (1,500 of the 50,000 training images, 6 epochs, 500 test images, three seeds, one seed for
 figures; hosts of a few thousand to a few hundred thousand parameters; two CPU cores), generated scenes of digits
-(segmentation, question answering) or no data (cost, theorems). They show that each part runs and what it measures.
-**Gains below several points cannot be seen at this scale**, and most rows read "no difference shown". Larger recorded
-trials are on [their own page](../trials/index.md).
+(segmentation, question answering) or no data (cost, theorems). They show that each experiment runs and what it
+measures. **Gains below several points cannot be seen at this scale**, and most rows read "no difference shown". Larger
+recorded trials are on [their own page](../trials/index.md).
 
 *On a real model* is a saliency fine-tune of DINOv2 ViT-S/14 on up to 60 ImageNet photographs. It has no remedy, so only
 its own curve is shown. A *claim* below a table is a statement of the paper in a form that a measurement can confirm or
@@ -55,7 +55,7 @@ few points.
 """
 GALLERY = """
 A saliency fine-tune of DINOv2 ViT-S/14 on up to 60 ImageNet photographs. It has no remedy, so only its own curves are
-shown. The headings are those of the parts of the papers, and not results of this model.
+shown. The headings are those of the experiments, and not results of this model.
 """
 STATES = ("confirmed", "contradicted", "undecided")
 
@@ -76,7 +76,7 @@ def _decided(papers: list[Paper]) -> list[str]:
 
 
 def _real_figures(papers: list[Paper]) -> list[str]:
-    """The figures of the real model, with links to their parts."""
+    """The figures of the real model, with links to their experiments."""
     lines: list[str] = []
     for paper in papers:
         for experiment in paper.experiments():
@@ -95,8 +95,8 @@ def _index(papers: list[Paper]) -> str:
         "# The papers", "", INTRO.strip(), "",
         "## Which claims these budgets can decide", "", DECIDABLE.strip(), "", *_decided(papers),
         "## Figures of a real model", "", GALLERY.strip(), "", *_real_figures(papers),
-        "## All parts", "",
-        *table(("paper", "published", "parts that run", "parts that do not"), rows),
+        "## All experiments", "",
+        *table(("paper", "published", "experiments that run", "experiments that do not"), rows),
         SCALE.strip(), "",
         "Published values carry their evidence. Line numbers are those of our plain-text copies of the papers:", "",
         *table(("mark", "evidence"), EVIDENCE.items()),
@@ -110,8 +110,8 @@ def _paper(paper: Paper) -> str:
     lines = [f"# {paper.title}", "", f"{paper.venue}, {paper.link}. {paper.note}".strip(), "",
              "[How to read this page](index.md)", ""]  # fmt: skip
     rows = [(f"[`{paper.id}/{e.name}`](#{e.name})", e.source, state_of(e)) for e in experiments]
-    rows += [(f"`{paper.id}/{part.name}`", part.source, part.state) for part in paper.unavailable]
-    lines += table(("part", "in the paper", "state"), rows)
+    rows += [(f"`{paper.id}/{e.name}`", e.source, e.state) for e in paper.unavailable]
+    lines += table(("experiment", "in the paper", "state"), rows)
     for experiment in experiments:
         lines += _experiment(experiment)
     if paper.printed:

@@ -97,7 +97,7 @@ def _evidence(key: str) -> list[str]:
                 trials.append(
                     (f"`{arm.name}`", f"[{plan['title']}](../trials/{name}.md)", arm.difference.text, published)
                 )
-    parts = [
+    experiments = [
         (
             f"[{experiment.title}](../papers/{paper.id}.md#{experiment.name})",
             experiment.source,
@@ -110,8 +110,8 @@ def _evidence(key: str) -> list[str]:
     return [
         *(["Recorded trials on CIFAR-10, difference from the plain host in points of top-1:", ""] if trials else []),
         *table(("arm", "trial", "measured here", "published"), trials),
-        *(["Parts of the papers that use it, with published and measured values:", ""] if parts else []),
-        *table(("part", "in the paper", "command"), parts),
+        *(["Experiments of the papers that use it, with published and measured values:", ""] if experiments else []),
+        *table(("experiment", "in the paper", "command"), experiments),
     ]
 
 

@@ -142,4 +142,4 @@ def _papers(vital: Vital) -> list[str]:
         for experiment in paper.experiments()
         if any(curve.vital == vital.key for curve in experiment.curves) or vital.key in experiment.vitals.split(",")
     ]
-    return table(("part", "in the paper"), rows)
+    return table(("experiment", "in the paper"), rows)

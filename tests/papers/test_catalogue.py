@@ -58,9 +58,9 @@ def experiments(test):
 
 def test_every_experiment_of_every_paper_is_listed_with_a_state() -> None:
     found = {paper.id: [*paper.experiments(), *paper.unavailable] for paper in list_papers()}
-    assert {paper: {part.name for part in parts} for paper, parts in found.items()} == EXPERIMENTS
+    assert {paper: {one.name for one in every} for paper, every in found.items()} == EXPERIMENTS
     states = ("runnable", "measured here", "not recoverable: ", "nothing to measure: ")
-    assert all(part.state.startswith(states) for parts in found.values() for part in parts)
+    assert all(one.state.startswith(states) for every in found.values() for one in every)
 
 
 @experiments
@@ -211,7 +211,7 @@ def test_names_that_lead_nowhere(name: str, words: str) -> None:
 def test_the_list_shows_every_experiment(capsys) -> None:
     assert main(["paper"]) == 0
     out = capsys.readouterr().out
-    assert all(f" {name} " in out or f"\n{name} " in out for parts in EXPERIMENTS.values() for name in parts)
+    assert all(f" {name} " in out or f"\n{name} " in out for names in EXPERIMENTS.values() for name in names)
     assert main(["paper", "always-skip-attention"]) == 0
     assert "group 'ViT-Tiny'" in capsys.readouterr().out
     assert main(["paper", "nothing"]) == 2

@@ -1,4 +1,4 @@
-"""Parts of papers, run: one of each kind, on tiny budgets."""
+"""Experiments of papers, run: one of each kind, on tiny budgets."""
 
 from __future__ import annotations
 
@@ -112,10 +112,10 @@ def test_the_energy_of_an_adder_transformer(tmp_path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("part", "measure"), [("segmentation", "miou"), ("vqa", "accuracy")])
-def test_tables_of_other_tasks(tmp_path, part: str, measure: str) -> None:
+@pytest.mark.parametrize(("name", "measure"), [("segmentation", "miou"), ("vqa", "accuracy")])
+def test_tables_of_other_tasks(tmp_path, name: str, measure: str) -> None:
     found = run(
-        tmp_path, f"context_broadcasting/{part}", "--small", "--epochs", "1", "--warmup-epochs", "0", "--seeds", "1"
+        tmp_path, f"context_broadcasting/{name}", "--small", "--epochs", "1", "--warmup-epochs", "0", "--seeds", "1"
     )
     assert all(0 <= row["values"][measure]["measured"] <= 100 for row in found["groups"][0]["rows"])
 

@@ -1,4 +1,4 @@
-"""The page of a part of a paper: its claims and its figure, under the name of what ran."""
+"""The page of an experiment of a paper: its claims and its figure, under the name of what ran."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIGURE = b"<svg xmlns='http://www.w3.org/2000/svg' width='40' height='20'><path 
 RAN = "small host vit (6 blocks, 32 channels)"
 
 
-def part(**changes: Any) -> Reproduction:
+def experiment(**changes: Any) -> Reproduction:
     value = {"published": 79.8, "published_gain": 0.5, "measured": 30.0, "gain": 1.0, "low": -1.0, "high": 3.0}
     rows = [
         {"name": name, "spec": "x", "values": {"top1": value}, "curves": {}} for name in ("plain", "<b>attn_scale</b>")
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_page_shows_claims_and_figure_and_not_a_trial(folder):
-    text = reproduction_page(part(), folder)
+    text = reproduction_page(experiment(), folder)
     assert base64.b64encode(FIGURE).decode() in text
     assert text.index('id="claims"') < text.index('id="figures"') < text.index('id="values"')
     said = html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text)))
@@ -61,23 +61,23 @@ def test_a_page_shows_claims_and_figure_and_not_a_trial(folder):
 
 
 def test_names_are_not_markup(folder):
-    assert "<b>attn_scale</b>" not in reproduction_page(part(), folder)
+    assert "<b>attn_scale</b>" not in reproduction_page(experiment(), folder)
 
 
 def test_a_toy_never_has_a_published_name_alone(folder):
     title = f"{RAN}, in place of DeiT-S"
-    assert title in reproduction_page(part(), folder) and f"**{title}**" in as_markdown(part())
-    mixed = part()
+    assert title in reproduction_page(experiment(), folder) and f"**{title}**" in as_markdown(experiment())
+    mixed = experiment()
     mixed.claims[0].checks.append(mixed.claims[1].checks[0])
     assert RAN in claim_lines(mixed)[0] and "DeiT-S" not in claim_lines(mixed)[0]
 
 
 def test_a_figure_that_is_missing_is_left_out(tmp_path):
-    assert "<img" not in reproduction_page(part(), tmp_path)
+    assert "<img" not in reproduction_page(experiment(), tmp_path)
 
 
 def test_write_makes_the_page(folder):
-    assert [path.name for path in part().write(folder)] == ["paper.json", "paper.md", "report.html"]
+    assert [path.name for path in experiment().write(folder)] == ["paper.json", "paper.md", "report.html"]
     assert 'class="brand">unsmooth' in (folder / "report.html").read_text()
 
 
@@ -92,7 +92,7 @@ def test_every_small_host_has_a_name_of_its_own():
 @pytest.mark.parametrize("width", [420, 1400])
 def test_the_page_fits_the_window(browser: Browser, folder: Path, width: int):
     path = folder / "report.html"
-    path.write_text(reproduction_page(part(), folder), encoding="utf-8")
+    path.write_text(reproduction_page(experiment(), folder), encoding="utf-8")
     page = browser.new_page(viewport={"width": width, "height": 900})
     page.goto(path.as_uri())
     assert overflow(page) <= 0

@@ -287,7 +287,11 @@ def _read(paper: str, name: str) -> dict[str, Any]:
 @cache
 def _paper(name: str) -> Paper:
     values = _read(name, "paper")
-    kinds = {"unavailable": UnavailableExperiment, "contradictions": Contradiction, "printed": PrintedFact}
+    kinds: dict[str, type] = {
+        "unavailable": UnavailableExperiment,
+        "contradictions": Contradiction,
+        "printed": PrintedFact,
+    }
     lists: dict[str, list[Any]] = {
         key: [_build(kind, row, name) for row in _rows(values.pop(key, []), key, name)] for key, kind in kinds.items()
     }

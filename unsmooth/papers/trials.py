@@ -94,7 +94,7 @@ def train_group(experiment: Experiment, group: PublishedGroup, request: RunReque
         on_progress=request.on_progress, on_stage=request.on_stage,
         command=request.command,
     )  # fmt: skip
-    if len(trial.seeds) == 1:  # no comparison of methods: the page of the part shows its figure and claims
+    if len(trial.seeds) == 1:  # no comparison of methods: the page of the experiment shows its figure and claims
         TrialDirectory(request.folder(group)).report.unlink(missing_ok=True)
     for arm, name in zip(trial.arms, group.names(), strict=True):
         arm.name = name

@@ -1,4 +1,4 @@
-"""The page of a part of a paper: its claims, its figures and its tables, in one HTML file without scripts."""
+"""The page of an experiment of a paper: its claims, its figures and its tables, in one HTML file without scripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def reproduction_page(reproduction: Reproduction, folder: Path) -> str:
     """The HTML page of a reproduction.
 
     Args:
-        reproduction: The part of a paper.
+        reproduction: The experiment of a paper.
         folder: Folder of the figures, which are embedded. Missing ones are left out.
     """
     named = [(reproduction.picture, "published and measured gains")]
@@ -28,7 +28,7 @@ def reproduction_page(reproduction: Reproduction, folder: Path) -> str:
     embedded_figures = ((embedded(folder / picture), title) for picture, title in named if picture is not None)
     groups = [(group.title, tables_of(group), notes_of(group, figure=False)) for group in reproduction.groups]
     return environment().get_template("reproduction.html.j2").render(
-        part=reproduction,
+        experiment=reproduction,
         figures=[(picture, title) for picture, title in embedded_figures if picture],
         claims=claim_rows(reproduction),
         groups=groups,

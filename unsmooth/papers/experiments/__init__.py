@@ -1,1 +1,1 @@
-"""The parts of each paper as data: PAPER/paper.toml, and PAPER/PART.toml for each table, figure or theorem."""
+"""The experiments of each paper as data: PAPER/paper.toml, and PAPER/NAME.toml for each table, figure or theorem."""
