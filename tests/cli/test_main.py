@@ -121,6 +121,8 @@ def test_a_block_left_out_is_a_note_on_standard_error(capsys: pytest.CaptureFixt
         (["list", "hosts"], "unknown listing 'hosts'. Known: recipes, remedies, vitals."),
         (["check", "deit_tiny_patch16_22"], "timm has no model 'deit_tiny_patch16_22'. Closest names: deit_tiny"),
         (["check", "timm:deit"], "timm has no model 'deit'"),
+        (["check", "nowhere"], "timm has no model 'nowhere'. For other hosts"),
+        (["check", "mine.pth"], "mine.pth is a file of weights, not a model. Name its model too: MODEL --checkpoint"),
         (["check", "torchvision:vit_b_17"], "unknown torchvision model 'vit_b_17'. Closest of "),
         (["check", "hf:vit(hidden_sise=3)"], "hf:vit has no option 'hidden_sise'. Did you mean 'hidden_size'?"),
         (["check", "deit_tiny_patch16_224(depht=2)"], "deit_tiny_patch16_224 has no option 'depht'."),

@@ -6,10 +6,12 @@ import importlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import unsmooth
+from tests.docs.test_readme import check_printed
 from tests.support.hub import use_local_hub
 from tools import architecture, generate, host_pages
 from tools.markdown import DOCS, NOTE
@@ -134,12 +136,21 @@ def test_the_guide_has_the_readings_of_all_pictures() -> None:
         "guides/remedies.md",
     ],
 )
-def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A block of text has the last lines that the block of code before it prints."""
     monkeypatch.chdir(tmp_path)
     use_local_hub(monkeypatch, tmp_path / "cache")  # the guide to the hub pushes and loads
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert blocks
-    exec(compile("\n".join(blocks), name, "exec"), {})
+    blocks = re.findall(r"```(python|text)\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert "python" in dict(blocks)
+    names: dict[str, Any] = {}
+    for language, block in blocks:
+        if language == "python":
+            exec(compile(block, name, "exec"), names)
+        else:
+            lines = capsys.readouterr().out.splitlines(keepends=True)
+            check_printed("".join(lines[-block.count("\n") :]), block)
 
 
 @pytest.mark.slow

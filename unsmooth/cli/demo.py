@@ -86,7 +86,7 @@ def demo(
         "weights.\n"
     ])  # fmt: skip
     trial = trial_of([ILL, TREATED], seeds=SEEDS)
-    show([*as_rich(trial), ""])
+    show(as_rich(trial))
 
     _heading(4, "Diagnosis again")
     after = trial.arms[1].diagnosed

@@ -107,8 +107,13 @@ def _timm(name: str, pretrained: bool, offline: bool, options: dict[str, Any]) -
         raise UnsmoothError(
             f"a saved folder names the host {name}, which is not in it. Pass the host: load(path, model)."
         )
+    if name.endswith((".pth", ".pt", ".bin", ".safetensors")):
+        raise UnsmoothError(
+            f"{name} is a file of weights, not a model. Name its model too: MODEL --checkpoint {name}, or"
+            f" load({name!r}, MODEL)."
+        )
     if not elsewhere and not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
+        near = difflib.get_close_matches(name, timm.list_models(), n=3)
         raise UnsmoothError(
             (f"there is no folder {name!r}, and no timm model." if "/" in name else f"timm has no model {name!r}.")
             + (f" Closest names: {', '.join(near)}." if near else "")
