@@ -6,30 +6,29 @@ over the arm's; the table shows the median and the quartiles over rounds. The ma
 
     python benchmarks/remedies.py [--host SPEC] [--batch 8] [--rounds 7] [--training-rounds 3] [--only NAME …]
                                   [--write] [--skip-training] [--budget 4]
+
+`--write` records the table for docs/.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import platform
 import random
 import statistics
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from published import PUBLISHED
+from records import Record, machine, spread
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import unsmooth
 from unsmooth.surgery.record import record_of
 
-DOCS = Path(__file__).parent.parent / "docs" / "cost.md"
-START, END = "<!-- bench -->", "<!-- /bench -->"
 ARMS = [
     "attn_scale", "feat_scale", "layer_scale", "context_broadcast", "context_broadcast(kind=scaled)",
     "augmented_shortcut", "token_graying", "token_graying(transform=svd)", "l2_attention", "logistic_attention",
@@ -40,6 +39,9 @@ ARMS = [
 ]  # fmt: skip
 TARGETS = {"attn_scale": 0.97, "feat_scale": 0.97, "context_broadcast": 0.98, "augmented_shortcut": 0.85,
            "token_graying": 0.95, "token_graying(transform=svd)": 0.85, "adder": 0.25}  # fmt: skip
+TRAINING_TARGETS = {"augmented_shortcut": 0.85, "adder": 0.2}
+PROFILES = {("augmented_shortcut", "inference"): "deit augmented_shortcut",
+            ("augmented_shortcut", "training"): "deit augmented_shortcut training"}  # fmt: skip
 Shares = dict[str, list[float]]
 
 
@@ -104,15 +106,6 @@ def treated(host: nn.Module, spec: str) -> nn.Module:
     return model.eval()
 
 
-def show(shares: list[float] | None) -> str:
-    if not shares:
-        return "–"
-    if len(shares) < 3:
-        return f"{statistics.median(shares):.3f}"
-    low, _, high = statistics.quantiles(shares, n=4)
-    return f"{statistics.median(shares):.3f} ({low:.3f}–{high:.3f})"
-
-
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--host", default="deit_small_patch16_224")
@@ -120,10 +113,12 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=7)
     options.add_argument("--training-rounds", type=int, default=3)
     options.add_argument("--only", nargs="*", default=ARMS)
-    options.add_argument("--write", action="store_true", help=f"rewrite the table in {DOCS.name}")
+    options.add_argument("--write", action="store_true", help="record the table for docs/")
     options.add_argument("--skip-training", action="store_true")
     options.add_argument("--budget", type=float, default=4.0)
     given = options.parse_args()
+    if given.write and (given.only is not ARMS or given.skip_training):
+        options.error("--write records all arms. Remove --only and --skip-training.")
     torch.set_num_threads(1)
     torch.manual_seed(0)
     host = unsmooth.create_model(given.host).eval()
@@ -155,37 +150,27 @@ def main() -> None:
         jobs = {"host": training(copy.deepcopy(host), images)}
         jobs |= {arm: training(treated(host, arm), images) for arm in given.only}
         trained = interleave(jobs, given.training_rounds, given.budget)
-    lines = [
-        "| remedy | parameters | GFLOPs | inference | goal | folded | as published | training |",
-        "|---|---|---|---|---|---|---|---|",
-        f"| (plain host) | {parameters / 1e6:.3f} M | {flops / 1e9:.2f} | 1 | | | | 1 |",
-    ]
-    for arm in given.only:
-        folded_share = "stays" if stays[arm] else show(shares.get(f"{arm} folded"))
-        goal = f"≥ {TARGETS[arm]}" if arm in TARGETS else ""
-        lines.append(
-            f"| `{arm}` | +{plans[arm].parameters:,} | {plans[arm].flops / 1e9:+.3f} | {show(shares[arm])} | {goal} "
-            f"| {folded_share} | {show(shares.get(f'{arm} published'))} | {show(trained.get(arm))} |"
-        )
-    machine = f"{platform.machine()}, {_processor()}, torch {torch.__version__}"
-    note = (
-        f"{given.host}, batch {given.batch}, fp32, one thread of {machine}; processor time, median (quartiles) over "
+    record = Record("remedies", (
+        f"{given.host}, batch {given.batch}, fp32, one thread of {machine()}; processor time, median (quartiles) over "
         f"{given.rounds} rounds, training {given.training_rounds}."
-    )
-    text = "\n".join([*lines, "", note])
-    print(text)
+    ))  # fmt: skip
+    head = ("remedy", "parameters", "GFLOPs", "inference", "goal", "folded", "as published", "training", "goal")
+    rows = [["(plain host)", f"{parameters / 1e6:.3f} M", f"{flops / 1e9:.2f}", "1", "", "", "", "1", ""]]
+    for arm in given.only:
+        goals = {
+            kind: record.goal(f"{arm}, {kind}, share of DeiT-S", statistics.median(by[arm]), targets[arm],
+                              profile=PROFILES.get((arm, kind), "")).cell
+            for kind, by, targets in (("inference", shares, TARGETS), ("training", trained, TRAINING_TARGETS))
+            if arm in targets and arm in by
+        }  # fmt: skip
+        rows.append([
+            f"`{arm}`", f"+{plans[arm].parameters:,}", f"{plans[arm].flops / 1e9:+.3f}", spread(shares[arm]),
+            goals.get("inference", ""), "stays" if stays[arm] else spread(shares[f"{arm} folded"]),
+            spread(shares.get(f"{arm} published", [])), spread(trained.get(arm, [])), goals.get("training", ""),
+        ])  # fmt: skip
+    record.table("remedies", head, rows)
     if given.write:
-        page = DOCS.read_text(encoding="utf-8")
-        before, _, rest = page.partition(START)
-        DOCS.write_text(f"{before}{START}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or "unknown processor"
+        record.write()
 
 
 if __name__ == "__main__":
