@@ -28,7 +28,7 @@ class Goal:
     at_most: bool = False
     unit: str = ""
     profile: str = ""
-    """Where the time goes if it is missed: a key of `profiles.CASES`."""
+    """Where the time goes if it is missed: a name for `profiles.py`."""
 
     @property
     def reached(self) -> bool:
