@@ -1,8 +1,9 @@
 """Cost of each remedy: parameters, operations, and throughput as a share of the plain host.
 
-DeiT-S/16 at 224, batch 8 (training: 4), fp32, one thread. All arms run interleaved in one process, in a new random order each round,
-with the host between any two. A share is the host's processor time, the mean of its runs before and after the arm,
-over the arm's; the table shows the median and the quartiles over rounds. The machine is noisy: shares, not times.
+DeiT-S/16 at 224, batch 8 (training: 4), fp32, one thread. All arms run interleaved in one process, in a new random
+order each round, with the host between any two. A share is the host's processor time, the mean of its runs before and
+after the arm, over the arm's; the table shows the median and the quartiles over rounds. The machine is noisy: shares,
+not times.
 
     python benchmarks/remedies.py [--host SPEC] [--batch 8] [--rounds 7] [--training-rounds 3] [--only NAME …]
                                   [--write] [--skip-training] [--training-batch 4]
