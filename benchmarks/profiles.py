@@ -3,7 +3,7 @@
 Host and treated model run in turns under `torch.profiler`. A row is an operator: its calls per treated site beyond
 the host's, and what they take, the shortest of the passes, without the operators that it calls. The row "nothing" is a
 patch or hook of the same mechanism that computes nothing: the cost of the seam. The rest is Python code of the remedy
-and the way from Python to its operators.
+and the way from Python to its operators; on DeiT-S also what the host's operators no longer find in the cache.
 
     python benchmarks/profiles.py [PROFILE …] [--passes 40] [--write]
 
@@ -113,7 +113,7 @@ def show(name: str, passes: int, record: Record) -> None:
     ends = (
         ("other operators", few),
         ("nothing: the seam", nothing),
-        ("Python and dispatcher", rest),
+        ("the rest", rest),
         ("together", total),
     )
     for label, seconds in (end for end in ends if end[1]):
