@@ -2,6 +2,10 @@
 
     python benchmarks/adder_ops.py             # operators, then DeiT-S: a few minutes
     python benchmarks/adder_ops.py --accuracy  # also trains small adder hosts on digits, three seeds
+    python benchmarks/adder_ops.py --write     # all of it, recorded for docs/
+
+The speed of the product decides what the adder's is worth, so both are shown: the product of the math library that
+torch calls for fp32 (MKL), and that of oneDNN, which torch ships too and which chooses its instructions by itself.
 
 Everything runs alternately in one process, and processor time is compared within each round, so that other load on the
 machine affects all arms. Medians and quartiles of the ratios are shown. Speeds are those of a model relative to
@@ -23,10 +27,11 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from statistics import quantiles
+from statistics import median
 
 import timm
 import torch
+from records import Record, machine, spread
 from torch import Tensor, nn
 
 import unsmooth
@@ -74,13 +79,16 @@ def interleave(jobs: dict[str, Job], rounds: int) -> dict[str, list[float]]:
     return times
 
 
+def ratios(over: list[float], under: list[float]) -> list[float]:
+    return [a / b for a, b in zip(over, under, strict=True)]
+
+
 def ratio(over: list[float], under: list[float]) -> str:
-    low, mid, high = quantiles([a / b for a, b in zip(over, under, strict=True)], n=4)
-    return f"{mid:.2f} ({low:.2f}–{high:.2f})"
+    return spread(ratios(over, under), 2)
 
 
-def operators(rounds: int) -> None:
-    print(f"\n{'time of an operator, relative to':<46}{'cdist':>20}{'a product':>20}")
+def operators(rounds: int, record: Record) -> None:
+    rows = []
     cases: list[tuple[str, Op, Op, tuple[int, ...], tuple[int, ...]]] = [
         ("scores", adder.l1_scores, lambda q, k: l1_scores_int8(q, k, 1.0), (48, 197, 64), (48, 197, 64)),
         ("linear", adder.adder_linear, adder_linear_int8, (1576, 384), (1536, 384)),
@@ -98,7 +106,25 @@ def operators(rounds: int) -> None:
             (f"{name}, fp32, forward and backward", backward, "fp32"),
             (f"{name}, int8, forward", forward, "int8"),
         ):
-            print(f"{label:<46}{ratio(times[arm], times['cdist']):>20}{ratio(times[arm], times['product']):>20}")
+            rows.append([label, ratio(times[arm], times["cdist"]), ratio(times[arm], times["product"])])
+    record.table(
+        "operators", ("time of an operator relative to", "`torch.cdist(p=1)`", "a product of the same sizes"), rows
+    )
+
+
+def rates(rounds: int, record: Record) -> None:
+    """Pairs per second of an adder layer and of products of the same sizes."""
+    x, weight = torch.randn(1576, 384), torch.randn(1536, 384)
+    jobs: dict[str, Job] = {
+        "product, MKL (what the host runs)": lambda: x @ weight.mT,
+        "product, oneDNN": lambda: torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], ""),
+        "adder layer, fp32": lambda: adder.adder_linear(x, weight),
+    }
+    with torch.no_grad():
+        times = interleave(jobs, 5 * rounds)
+    pairs = x.numel() * len(weight) / 1e9
+    rows = [[name, f"{pairs / median(seconds):.0f}"] for name, seconds in times.items()]
+    record.table("rates", ("1,576 tokens, 384 → 1,536 channels", "G pairs per second"), rows)
 
 
 def inference(model: nn.Module, images: Tensor) -> Job:
@@ -117,7 +143,7 @@ def training(model: nn.Module, images: Tensor) -> Job:
     return run
 
 
-def models(name: str, batch: int, rounds: int) -> None:
+def models(name: str, batch: int, rounds: int, record: Record) -> None:
     torch.manual_seed(0)
     host = timm.create_model(name).eval()
     treated = copy.deepcopy(host)
@@ -133,14 +159,17 @@ def models(name: str, batch: int, rounds: int) -> None:
     trained = interleave(
         {"host": training(copy.deepcopy(host), images), "adder": training(copy.deepcopy(treated), images)}, rounds
     )
-    print(f"\n{f'speed of {name}, batch {batch}, relative to the plain fp32 host':<72}{'goal':>8}")
+    rows = []
     for label, times, arm in (
         ("adder, inference", ran, "adder"), ("adder, training", trained, "adder"),
         ("adder int8, inference", ran, "adder int8"), ("torch dynamic int8 of the host, inference", ran, "torch int8"),
     ):  # fmt: skip
-        goal = f"≥ {GOALS[label]}" if label in GOALS else ""
-        print(f"{label:<46}{ratio(times['host'], times[arm]):>20}{goal:>14}")
-    print(f"{'adder int8 relative to torch dynamic int8':<46}{ratio(ran['torch int8'], ran['adder int8']):>20}")
+        shares = ratios(times["host"], times[arm])
+        goal = record.goal(f"{label}, batch {batch}, share of the fp32 host", median(shares), GOALS[label]).cell if (
+            label in GOALS) else ""  # fmt: skip
+        rows.append([label, spread(shares, 2), goal])
+    rows.append(["adder int8 relative to torch dynamic int8", ratio(ran["torch int8"], ran["adder int8"]), ""])
+    record.table("models", (f"{name}, batch {batch}", "speed", "goal"), rows)
     with torch.no_grad():
         a, b = treated(images), folded(images)
     print(f"\noutputs of int8 and fp32 differ by {float((a - b).norm() / a.norm()):.3f} of their norm (not trained)")
@@ -154,8 +183,8 @@ def models(name: str, batch: int, rounds: int) -> None:
         print(f"    G additions + multiplications: {parts}")
 
 
-def accuracy(seeds: int) -> None:
-    print(f"\n{'top-1 on the validation digits, 359 images':<46}{'fp32':>10}{'int8':>10}{'logits differ by':>20}")
+def accuracy(seeds: int, record: Record) -> None:
+    rows = []
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:
             unsmooth.train(f"{SMALL}+adder", "digits", out=folder, seed=seed, vitals_every=0, **BUDGET)
@@ -166,7 +195,9 @@ def accuracy(seeds: int) -> None:
         with torch.no_grad():
             a, b = model(images), folded(images)
         difference = float((a - b).norm() / a.norm())
-        print(f"{f'seed {seed}':<46}{100 * top1[0]:>9.1f}%{100 * top1[1]:>9.1f}%{difference:>20.3f}", flush=True)
+        rows.append([f"{seed}", f"{100 * top1[0]:.1f} %", f"{100 * top1[1]:.1f} %", f"{100 * difference:.1f} %"])
+    note = f"Top-1 on the 359 validation digits; the norm by which the logits differ. {machine()}."
+    record.table("accuracy", ("seed", "fp32", "int8", "logits differ by"), rows, note)
 
 
 def main() -> None:
@@ -178,6 +209,7 @@ def main() -> None:
     parser.add_argument("--torch", action="store_true", help="operators of torch, without numba")
     parser.add_argument("--accuracy", action="store_true", help="train small adder hosts and compare int8 with fp32")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="measure everything and record the tables for docs/")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
@@ -185,11 +217,17 @@ def main() -> None:
         adder.compiled_operators = lambda: None  # type: ignore[assignment]
     compiled = adder.compiled_operators()
     kind = "torch" if compiled is None else f"numba, vectors of {32 * compiled.LANES} bits"
-    print(f"{args.threads} thread(s), {torch.backends.cpu.get_cpu_capability()}, adder operators: {kind}")
-    operators(args.rounds)
-    models(args.model, args.batch, args.rounds)
-    if args.accuracy:
-        accuracy(args.seeds)
+    record = Record("adder", (
+        f"{args.threads} thread(s) of {machine()}; adder operators: {kind}; processor time, median (quartiles) over "
+        f"{args.rounds} rounds."
+    ))  # fmt: skip
+    rates(args.rounds, record)
+    operators(args.rounds, record)
+    models(args.model, args.batch, args.rounds, record)
+    if args.accuracy or args.write:
+        accuracy(args.seeds, record)
+    if args.write:
+        record.write()
 
 
 if __name__ == "__main__":

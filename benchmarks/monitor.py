@@ -4,7 +4,7 @@ A training step and a measurement run alternately in one process. Their processo
 stated for a measurement every 200 steps. The steps between are timed with and without the hooks of a monitor, in turns.
 Goal: under 2 % of step time.
 
-    python benchmarks/monitor.py [--host deit_tiny_patch16_224] [--batch 16] [--every 200] [--rounds 5]
+    python benchmarks/monitor.py [--host deit_tiny_patch16_224] [--batch 16] [--every 200] [--rounds 5] [--write]
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable
 import timm
 import torch
 import torch.nn.functional as F
+from records import Record
 
 import unsmooth
 
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--every", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help="record the goal")
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -65,13 +67,19 @@ def main() -> None:
     cost = statistics.median(ratios)
     share = cost / given.every
     between = statistics.median(h / p for h, p in zip(hooked, plain, strict=True))
-    print(f"{given.host}, batch {given.batch}, fp32, one thread, processor time, median of {given.rounds} rounds")
+    conditions = f"{given.host}, batch {given.batch}, fp32, one thread, processor time, median of {given.rounds} rounds"
+    print(conditions)
     print(f"training step            {statistics.median(plain):.2f} s")
     print(f"measurement of 4 images  {statistics.median(measured):.2f} s, {cost:.2f} steps")
     print(f"steps with the hooks     {between:.3f} of a step without (range of noise: "
           f"{min(plain) / statistics.median(plain):.3f}–{max(plain) / statistics.median(plain):.3f})")  # fmt: skip
-    print(f"share, every {given.every} steps   {share:.2%}   (goal: under {GOAL:.0%})")
+    record = Record("monitor", conditions)
+    record.goal(
+        f"monitor every {given.every} steps, share of step time", 100 * share, 100 * GOAL, at_most=True, unit=" %"
+    )
     print(f"under the goal from      every={max(1, int(cost / GOAL) + 1)} on")
+    if given.write:
+        record.write()
 
 
 if __name__ == "__main__":

@@ -1,35 +1,35 @@
 """Cost of each remedy: parameters, operations, and throughput as a share of the plain host.
 
-DeiT-S/16 at 224, batch 8, fp32, one thread. All arms run interleaved in one process, in a new random order each round,
-with the host between any two. A share is the host's processor time, the mean of its runs before and after the arm,
-over the arm's; the table shows the median and the quartiles over rounds. The machine is noisy: shares, not times.
+DeiT-S/16 at 224, batch 8 (training: 4), fp32, one thread. All arms run interleaved in one process, in a new random
+order each round, with the host between any two. A share is the host's processor time, the mean of its runs before and
+after the arm, over the arm's; the table shows the median and the quartiles over rounds. The machine is noisy: shares,
+not times.
 
     python benchmarks/remedies.py [--host SPEC] [--batch 8] [--rounds 7] [--training-rounds 3] [--only NAME …]
-                                  [--write] [--skip-training] [--budget 4]
+                                  [--write] [--skip-training] [--training-batch 4]
+
+`--write` records the table for docs/.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import platform
 import random
 import statistics
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from published import PUBLISHED
+from records import Record, machine, spread
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import unsmooth
 from unsmooth.surgery.record import record_of
 
-DOCS = Path(__file__).parent.parent / "docs" / "cost.md"
-START, END = "<!-- bench -->", "<!-- /bench -->"
 ARMS = [
     "attn_scale", "feat_scale", "layer_scale", "context_broadcast", "context_broadcast(kind=scaled)",
     "augmented_shortcut", "token_graying", "token_graying(transform=svd)", "l2_attention", "logistic_attention",
@@ -40,19 +40,22 @@ ARMS = [
 ]  # fmt: skip
 TARGETS = {"attn_scale": 0.97, "feat_scale": 0.97, "context_broadcast": 0.98, "augmented_shortcut": 0.85,
            "token_graying": 0.95, "token_graying(transform=svd)": 0.85, "adder": 0.25}  # fmt: skip
+TRAINING_TARGETS = {"augmented_shortcut": 0.85, "adder": 0.2}
+PROFILES = {("augmented_shortcut", "inference"): "deit augmented_shortcut",
+            ("augmented_shortcut", "training"): "deit augmented_shortcut training"}  # fmt: skip
 Shares = dict[str, list[float]]
 
 
-def interleave(jobs: dict[str, Callable[[], None]], rounds: int, budget: float) -> Shares:
+def interleave(jobs: dict[str, Callable[[], None]], rounds: int) -> Shares:
     """Shares of the host's speed: in each round every job once, in random order, and the host between any two.
 
-    An arm that is slower than the host by more than `budget` times runs in the first three rounds only.
+    An arm without a goal runs in the first three rounds only.
     """
     host = jobs["host"]
     host()
     shares: Shares = {name: [] for name in jobs if name != "host"}
     for done in range(rounds):
-        order = [name for name in shares if done < 3 or statistics.median(shares[name]) > 1 / budget]
+        order = [name for name in shares if done < 3 or name in TARGETS]
         random.shuffle(order)
         before = _seconds(host)
         for name in order:
@@ -104,26 +107,19 @@ def treated(host: nn.Module, spec: str) -> nn.Module:
     return model.eval()
 
 
-def show(shares: list[float] | None) -> str:
-    if not shares:
-        return "–"
-    if len(shares) < 3:
-        return f"{statistics.median(shares):.3f}"
-    low, _, high = statistics.quantiles(shares, n=4)
-    return f"{statistics.median(shares):.3f} ({low:.3f}–{high:.3f})"
-
-
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--host", default="deit_small_patch16_224")
     options.add_argument("--batch", type=int, default=8)
     options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--training-batch", type=int, default=4)
     options.add_argument("--training-rounds", type=int, default=3)
     options.add_argument("--only", nargs="*", default=ARMS)
-    options.add_argument("--write", action="store_true", help=f"rewrite the table in {DOCS.name}")
+    options.add_argument("--write", action="store_true", help="record the table for docs/")
     options.add_argument("--skip-training", action="store_true")
-    options.add_argument("--budget", type=float, default=4.0)
     given = options.parse_args()
+    if given.write and (given.only is not ARMS or given.skip_training):
+        options.error("--write records all arms. Remove --only and --skip-training.")
     torch.set_num_threads(1)
     torch.manual_seed(0)
     host = unsmooth.create_model(given.host).eval()
@@ -149,43 +145,35 @@ def main() -> None:
             run[f"{arm} folded"] = inference(folded, images)
         if arm in PUBLISHED:
             run[f"{arm} published"] = inference(PUBLISHED[arm](copy.deepcopy(host)), images)
-    shares = interleave(run, given.rounds, given.budget)
+    shares = interleave(run, given.rounds)
     trained: Shares = {}
     if not given.skip_training:
-        jobs = {"host": training(copy.deepcopy(host), images)}
-        jobs |= {arm: training(treated(host, arm), images) for arm in given.only}
-        trained = interleave(jobs, given.training_rounds, given.budget)
-    lines = [
-        "| remedy | parameters | GFLOPs | inference | goal | folded | as published | training |",
-        "|---|---|---|---|---|---|---|---|",
-        f"| (plain host) | {parameters / 1e6:.3f} M | {flops / 1e9:.2f} | 1 | | | | 1 |",
-    ]
+        few = images[: given.training_batch]
+        jobs = {"host": training(copy.deepcopy(host), few)}
+        jobs |= {arm: training(treated(host, arm), few) for arm in given.only}
+        trained = interleave(jobs, given.training_rounds)
+    record = Record("remedies", (
+        f"{given.host}, batch {given.batch}, fp32, one thread of {machine()}; processor time, median (quartiles) over "
+        f"{given.rounds} rounds, of arms without a goal 3; training at batch {given.training_batch}, "
+        f"{given.training_rounds} rounds."
+    ))  # fmt: skip
+    head = ("remedy", "parameters", "GFLOPs", "inference", "goal", "folded", "as published", "training", "goal")
+    rows = [["(plain host)", f"{parameters / 1e6:.3f} M", f"{flops / 1e9:.2f}", "1", "", "", "", "1", ""]]
     for arm in given.only:
-        folded_share = "stays" if stays[arm] else show(shares.get(f"{arm} folded"))
-        goal = f"≥ {TARGETS[arm]}" if arm in TARGETS else ""
-        lines.append(
-            f"| `{arm}` | +{plans[arm].parameters:,} | {plans[arm].flops / 1e9:+.3f} | {show(shares[arm])} | {goal} "
-            f"| {folded_share} | {show(shares.get(f'{arm} published'))} | {show(trained.get(arm))} |"
-        )
-    machine = f"{platform.machine()}, {_processor()}, torch {torch.__version__}"
-    note = (
-        f"{given.host}, batch {given.batch}, fp32, one thread of {machine}; processor time, median (quartiles) over "
-        f"{given.rounds} rounds, training {given.training_rounds}."
-    )
-    text = "\n".join([*lines, "", note])
-    print(text)
+        goals = {
+            kind: record.goal(f"{arm}, {kind}, share of DeiT-S", statistics.median(by[arm]), targets[arm],
+                              profile=PROFILES.get((arm, kind), "")).cell
+            for kind, by, targets in (("inference", shares, TARGETS), ("training", trained, TRAINING_TARGETS))
+            if arm in targets and arm in by
+        }  # fmt: skip
+        rows.append([
+            f"`{arm}`", f"+{plans[arm].parameters:,}", f"{plans[arm].flops / 1e9:+.3f}", spread(shares[arm]),
+            goals.get("inference", ""), "stays" if stays[arm] else spread(shares[f"{arm} folded"]),
+            spread(shares.get(f"{arm} published", [])), spread(trained.get(arm, [])), goals.get("training", ""),
+        ])  # fmt: skip
+    record.table("remedies", head, rows)
     if given.write:
-        page = DOCS.read_text(encoding="utf-8")
-        before, _, rest = page.partition(START)
-        DOCS.write_text(f"{before}{START}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or "unknown processor"
+        record.write()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ sites. The arithmetic of a remedy is part of it, at about 5 µs per function of 
 compute nothing are the seam alone. The row of a copy of the plain host is the error of the measurement.
 `--compile` compares the models as compiled by inductor.
 
-    python benchmarks/seam.py [--rounds 60] [--repeats 10] [--compile] [--only NAME …]
+    python benchmarks/seam.py [--rounds 60] [--repeats 10] [--compile] [--only NAME …] [--write]
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from unittest import mock
 
 import torch
+from records import Record, machine
 from torch import nn
 
 import unsmooth
@@ -32,7 +33,7 @@ from unsmooth.seam.residual_sums import ResidualScale
 
 HOST = "vit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=32, num_heads=2, depth=12)"
 ATTENTION, HOOK, FOLDED, COMPILED = 45.0, 15.0, 5.0, 0.99  # goals: microseconds, and the share of the compiled host
-SHORTCUT, SHORTCUT_SHARE = "augmented_shortcut", 0.6  # more arithmetic than Python time: a share says more
+SHORTCUT_SHARE = 0.6  # of `augmented_shortcut`, which has more arithmetic than Python time: a share says more
 
 
 @dataclass
@@ -47,6 +48,11 @@ class Arm:
     @property
     def name(self) -> str:
         return f"{self.spec}, folded" if self.folded else self.spec or "(plain host)"
+
+    @property
+    def does_nothing(self) -> bool:
+        """Whether the arm measures the seam or the error of the measurement, not a remedy."""
+        return not self.spec or self.spec.startswith("(")
 
 
 ARMS = [
@@ -67,6 +73,7 @@ ARMS = [
     Arm("layer_scale", "nothing left", FOLDED, folded=True),
     Arm("sigma_reparam", "nothing left", FOLDED, folded=True),
 ]
+SHORTCUT = Arm("augmented_shortcut", "hook", SHORTCUT_SHARE)
 
 
 class SameTokens(TokenHook):
@@ -177,35 +184,61 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10, help="forward passes per round")
     parser.add_argument("--compile", action="store_true", help="also compile every arm with inductor (minutes)")
     parser.add_argument("--only", nargs="*", help="arms with one of these names")
+    parser.add_argument("--write", action="store_true", help="record the table for docs/; needs --compile")
     given = parser.parse_args()
+    if given.write and (given.only or not given.compile):
+        parser.error("--write records all arms, also compiled. Pass --compile, and no --only.")
     torch.set_num_threads(1)
     torch.manual_seed(0)
     torch.set_grad_enabled(False)
     plain = copy.deepcopy(unsmooth.create_model(HOST).eval())  # the arms are copies: they lie in memory alike
     image = torch.randn(1, 3, 32, 32)
     blocks = len(plain.get_submodule("blocks"))  # type: ignore[arg-type]
-    print(f"{'arm':<34}{'mechanism':<14}{'µs per site':>12}{'goal':>8}{'plain block':>13}{'speed':>8}{'compiled':>10}")
+    record = Record("seam", f"{HOST}, one image, one thread of {machine()}; medians of {given.rounds} rounds of "
+                    f"{given.repeats} passes.")  # fmt: skip
+    rows = []
     for arm in ARMS:
         if given.only and arm.spec not in given.only and arm.name not in given.only:
             continue
         model, sites = treated(plain, arm)
         host, extra = added(plain, model, image, given.rounds, given.repeats)
-        compiled = ""
-        if given.compile:
-            compiled = f"{compiled_share(plain, model, image, given.rounds, given.repeats):.3f}"
-        print(
-            f"{arm.name:<34}{arm.mechanism:<14}{extra / sites * 1e6:>12.1f}{f'≤ {arm.goal:.0f}':>8}"
-            f"{f'{host / blocks * 1e6:.0f} µs':>13}{host / (host + extra):>8.3f}{compiled:>10}",
-            flush=True,
-        )
-    if given.compile:
-        print(f"compiled: speed as a share of the compiled host's; goal ≥ {COMPILED}")
+        name, cost = f"`{arm.spec}`{', folded' * arm.folded}" if not arm.does_nothing else arm.name, extra / sites * 1e6
+        goal = record.goal(f"small host, {arm.name}, added per site", cost, arm.goal, at_most=True, unit=" µs",
+                           profile=f"small {arm.name}").cell if arm.spec else ""  # fmt: skip
+        row = [
+            name,
+            arm.mechanism,
+            f"{cost:.0f} µs",
+            goal,
+            f"{host / blocks * 1e6:.0f} µs",
+            f"{host / (host + extra):.2f}",
+        ]
+        rows.append([*row, *compiled_cells(plain, model, arm, image, given, record)])
     if not given.only:
-        model, _ = treated(plain, Arm(SHORTCUT, "hook", HOOK))
-        print(f"{SHORTCUT}: speed as a share of the host's; goal ≥ {SHORTCUT_SHARE}")
-        print(f"  inference {share(plain, model, image, given.rounds, given.repeats):.3f}")
-        steps = (training_step(plain), training_step(model))
-        print(f"  training {share(*steps, image, given.rounds, given.repeats):.3f}")
+        model, _ = treated(plain, SHORTCUT)
+        cells = []
+        for kind, arms in (("inference", (plain, model)), ("training", (training_step(plain), training_step(model)))):
+            value = share(*arms, image, given.rounds, given.repeats)
+            goal = record.goal(f"small host, {SHORTCUT.spec}, {kind}, share of the host", value, SHORTCUT_SHARE,
+                               profile=f"small {SHORTCUT.spec}{' training' * (kind == 'training')}").cell  # fmt: skip
+            cells.append([f"`{SHORTCUT.spec}`, {kind}", SHORTCUT.mechanism, "", goal, "", f"{value:.2f}"])
+        cells[0] += compiled_cells(plain, model, SHORTCUT, image, given, record)
+        rows += [cells[0], [*cells[1], "", ""]]
+    head = ("", "mechanism", "added per site", "goal", "plain block", "speed of the host", "compiled", "goal")
+    record.table("seam", head, rows)
+    if given.write:
+        record.write()
+
+
+def compiled_cells(
+    plain: nn.Module, model: nn.Module, arm: Arm, image: torch.Tensor, given: argparse.Namespace, record: Record
+) -> list[str]:
+    """The speed of the compiled model as a share of the compiled host's, and its goal."""
+    if not given.compile or arm.does_nothing:
+        return ["", ""]
+    value = compiled_share(plain, model, image, given.rounds, given.repeats)
+    goal = record.goal(f"small host, {arm.name}, compiled, share of the compiled host", value, COMPILED)
+    return [f"{value:.3f}", goal.cell]
 
 
 if __name__ == "__main__":

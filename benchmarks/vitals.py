@@ -14,6 +14,7 @@ vary less.
 drawn at random and on the photographs of scikit-learn.
 
     python benchmarks/vitals.py [--rounds 3] [--goals] [--large 60] [--checkpoint FILE] [--images FOLDER]
+                                [--write]
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any
 import timm
 import torch
 import torch.nn.functional as F
+from records import Record, machine
 from torch import Tensor
 
 from unsmooth.data.image_batches import image_batches
@@ -175,9 +177,9 @@ GOALS: list[tuple[str, Callable[..., None], int, float]] = [
 ]
 
 
-def goals(rounds: int) -> None:
+def goals(rounds: int, record: Record) -> list[list[str]]:
     """Diagnoses as shares of a forward pass, interleaved: medians over rounds of wall clock and of processor time."""
-    model = trained_like()
+    model, rows = trained_like(), []
     for name, run, count, goal in GOALS:
         images = pictures(count)
         plain(model, images[:BATCH])
@@ -186,10 +188,12 @@ def goals(rounds: int) -> None:
             (wall, cpu), (base_wall, base_cpu) = timed(run, model, images), timed(plain, model, images)
             shares.append((wall / base_wall, cpu / base_cpu))
         wall, cpu = (statistics.median(share) for share in zip(*shares, strict=True))
-        print(f"{name}, {count:3} images   {wall:.2f} forward passes, {cpu:.2f} in processor time (goal: {goal})")
+        reached = record.goal(f"{name}, {count} images, forward passes in processor time", cpu, goal, at_most=True)
+        rows.append([name, f"{count}", f"{cpu:.2f}", f"{wall:.2f}", reached.cell, ""])
+    return rows
 
 
-def large_images(count: int, checkpoint: str | None, folder: str | None) -> None:
+def large_images(count: int, checkpoint: str | None, folder: str | None, record: Record) -> list[str]:
     """Large images: the share of a forward pass, and the peak memory of this process for half and for all."""
     model = trained_like(LARGE) if checkpoint is None else open_model(LARGE, checkpoint)[0].eval()
     images = pictures(count, LARGE)
@@ -200,10 +204,10 @@ def large_images(count: int, checkpoint: str | None, folder: str | None) -> None
     diagnose(model, images[: count // 2], limit=None)
     half = memory()
     wall, cpu = timed(partial(diagnose, limit=None), model, images)
-    print(
-        f"{LARGE} at 518 px, {count:3} images   {wall / base_wall:.2f} forward passes, {cpu / base_cpu:.2f} in "
-        f"processor time (goal: {LARGE_GOAL}); peak memory {half} MB for {count // 2}, {memory()} MB for {count}"
-    )
+    reached = record.goal(f"{LARGE} at 518 px, {count} images, forward passes in processor time", cpu / base_cpu,
+                          LARGE_GOAL, at_most=True)  # fmt: skip
+    return [f"`{LARGE}` at 518 pixels", f"{count}", f"{cpu / base_cpu:.2f}", f"{wall / base_wall:.2f}", reached.cell,
+            f"{half:,} MB for {count // 2} images, {memory():,} MB for {count}"]  # fmt: skip
 
 
 def memory() -> int:
@@ -224,16 +228,26 @@ def main() -> None:
     parser.add_argument("--large", type=int, default=60, help="images of 518 px (default: 60)")
     parser.add_argument("--checkpoint", help="weights of the large host")
     parser.add_argument("--images", help="folder of large photographs")
+    parser.add_argument("--write", action="store_true", help="record the table for docs/")
     parser.add_argument("--peak", type=int)
     given = parser.parse_args()
     if given.peak:
         peak(given.peak)
         return
-    goals(given.rounds)
+    record = Record("vitals", f"{HOST}, batch {BATCH}, fp32, {torch.get_num_threads()} thread(s) of {machine()}; "
+                    f"{given.rounds} round(s).")  # fmt: skip
+    rows = goals(given.rounds, record)
     if given.large:
-        large_images(max(2, given.large), given.checkpoint, given.images)
-    if given.goals:
-        return
+        rows.append(large_images(max(2, given.large), given.checkpoint, given.images, record))
+    head = ("", "images", "forward passes, processor time", "wall clock", "goal", "peak memory")
+    record.table("diagnosis", head, rows)
+    if not given.goals:
+        formulas_and_memory(given.rounds, record)
+    if given.write:
+        record.write()
+
+
+def formulas_and_memory(rounds: int, record: Record) -> None:
     model, images = trained_like(), pictures(128)
     few = images[:4]
     arms: dict[str, tuple[Callable[..., None], Tensor]] = {
@@ -243,7 +257,7 @@ def main() -> None:
     }
     plain(model, images[:BATCH])
     times: dict[str, list[float]] = {name: [] for name in arms}
-    for _ in range(given.rounds):
+    for _ in range(rounds):
         for name, (run, data) in arms.items():
             begun = time.perf_counter()
             run(model, data)
@@ -251,10 +265,13 @@ def main() -> None:
     median = {name: statistics.median(seconds) for name, seconds in times.items()}
     for name, seconds in times.items():
         print(f"{name:<30} {median[name]:7.2f} s  ({min(seconds):.2f}–{max(seconds):.2f})  {len(arms[name][1])} images")
-    print(f"vitals / forward pass   {median['default vitals'] / median['plain forward pass']:.2f}   (goal: at most 3)")
+    record.goal(
+        "default vitals, forward passes", median["default vitals"] / median["plain forward pass"], 3, at_most=True
+    )
     each = {name: median[name] / len(data) for name, (_, data) in arms.items()}
-    ratio = each["plain formulas"] / each["default vitals"]
-    print(f"formulas / vitals       {ratio:.2f}   (goal: at least 5; per image)")
+    record.goal(
+        "plain formulas, times the default vitals, per image", each["plain formulas"] / each["default vitals"], 5
+    )
     small, large = (
         int(
             subprocess.run(
@@ -263,10 +280,9 @@ def main() -> None:
         )
         for n in (64, 512)
     )
-    print(
-        f"peak memory             {small} MB for 64 images, {large} MB for 512: {large / small - 1:+.1%}   (goal: +5 %)"
+    record.goal(
+        f"peak memory for 512 images beside 64 ({small} MB)", 100 * (large / small - 1), 5, at_most=True, unit=" %"
     )
-    print(f"{HOST}, batch {BATCH}, fp32, {torch.get_num_threads()} threads, torch {torch.__version__}")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ import re
 import sys
 
 import unsmooth
+from tools import bench_tables
 from tools.host_pages import MARKS, read_hosts
-from tools.markdown import DOCS, facts, page, prose, section, table
+from tools.markdown import facts, page, prose, section, table
 from tools.trial_pages import recorded_trials
 from unsmooth import remedies
 from unsmooth.papers.catalogue import list_papers
@@ -75,16 +76,15 @@ def _default(value: object) -> str:
 
 
 def _cost(key: str) -> list[str]:
-    text = (DOCS / "cost.md").read_text(encoding="utf-8").split("<!-- bench -->")[1].split("<!-- /bench -->")[0]
-    lines = [line for line in text.strip().splitlines() if line.startswith("|")]
-    rows = [line for line in lines[2:] if re.match(rf"\| `{key}[`(]", line)]
+    head, recorded = bench_tables.rows("remedies", "remedies")
+    rows = [row for row in recorded if re.match(rf"`{key}[`(]", row[0])]
     if not rows:
         return [
             "Not part of the benchmark: it does not change the cost of a forward pass, or it was not measured.",
             "",
         ]
     explanation = "Speed is a ratio to the plain host (1: as fast), on one CPU. [What the columns mean](../cost.md)."
-    return [*lines[:2], *rows, "", explanation, ""]
+    return [*table(head, rows), explanation, ""]
 
 
 def _evidence(key: str) -> list[str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unsmooth.results.prescription import Prescription
 
 
-def as_text(prescription: Prescription, width: int = 100) -> str:
+def as_text(prescription: Prescription, width: int = 80) -> str:
     return plain_text(as_rich(prescription), width) + "\n"
 
 

@@ -42,7 +42,7 @@ STATES = {
 SEVERITY = {"severe": "red", "warning": "yellow", "note": "cyan"}
 
 
-def as_text(diagnosis: Diagnosis, width: int = 100) -> str:
+def as_text(diagnosis: Diagnosis, width: int = 80) -> str:
     """The table, the findings and the verdict as plain text."""
     file = io.StringIO()
     console = Console(file=file, width=width, no_color=True, force_terminal=False)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NAME = 19  # columns for names, so that the table has 80; longer ones are listed above it, and letters stand for them
 
 
-def as_text(trial: Trial, width: int = 100) -> str:
+def as_text(trial: Trial, width: int = 80) -> str:
     return plain_text(as_rich(trial), width) + "\n"
 
 

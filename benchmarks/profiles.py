@@ -1,0 +1,140 @@
+"""Where the time of a remedy goes, for each goal that the records miss: operators of torch, and the rest.
+
+Host and treated model run in turns under `torch.profiler`. A row is an operator: its calls per treated site beyond
+the host's, and what they take, the shortest of the passes, without the operators that it calls. The row "nothing" is a
+patch or hook of the same mechanism that computes nothing: the cost of the seam. The rest is Python code of the remedy
+and the way from Python to its operators; on DeiT-S also what the host's operators no longer find in the cache.
+
+    python benchmarks/profiles.py [PROFILE …] [--passes 40] [--write]
+
+Without names, the profiles of missed goals in results/bench/ are printed. Names are those of the small host of
+`seam.py` ("small attn_scale, folded", "small augmented_shortcut training"), or of DeiT-S at batch 8 ("deit
+augmented_shortcut").
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import seam
+import torch
+from records import Record, machine, recorded_goals
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+import unsmooth
+
+DEIT, DEIT_BATCH = "deit_small_patch16_224", 8
+TRAINING = " training"
+SMALL_SHARE = 0.01  # of what a remedy adds: operators below it share a row
+
+
+@dataclass
+class Operators:
+    """Operators of one pass: how often each is called, and its seconds without those that it calls."""
+
+    calls: Counter[str]
+    seconds: dict[str, float]
+
+
+def operators(run: Callable[[], object], passes: int) -> Operators:
+    """The time of each call of each operator, the shortest of the passes."""
+    run()
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        for _ in range(passes):
+            run()
+    names = ("aten::", "unsmooth::")
+    events = [event for event in profiled.events() if event.name.startswith(names)]
+    events.sort(key=lambda event: event.time_range.start)
+    assert len(events) % passes == 0, f"{len(events)} events in {passes} passes"
+    count = len(events) // passes  # every pass calls the same operators in the same order
+    calls: Counter[str] = Counter()
+    times: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for i, event in enumerate(events):
+        times[event.name, i % count].append(event.self_cpu_time_total * 1e-6)
+        calls[event.name] += i < count
+    seconds: dict[str, float] = defaultdict(float)
+    for (name, _), each in times.items():
+        seconds[name] += min(each)  # other processes interrupt some passes
+    return Operators(calls, seconds)
+
+
+def models(name: str) -> tuple[nn.Module, nn.Module, int, torch.Tensor]:
+    """The host of a profile, its treated model, the number of sites, and the images."""
+    host_name, _, arm_name = name.removesuffix(TRAINING).partition(" ")
+    torch.manual_seed(0)
+    if host_name == "deit":
+        host = unsmooth.create_model(DEIT).eval()
+        model, sites = seam.treated(host, seam.Arm(arm_name, "", 0.0))
+        return host, model, sites, torch.randn(DEIT_BATCH, 3, 224, 224)
+    arms = {arm.name: arm for arm in (*seam.ARMS, seam.SHORTCUT)}
+    host = copy.deepcopy(unsmooth.create_model(seam.HOST).eval())
+    model, sites = seam.treated(host, arms[arm_name])
+    return host, model, sites, torch.randn(1, 3, 32, 32)
+
+
+def seam_cost(name: str, host: nn.Module, images: torch.Tensor, passes: int) -> float:
+    """Seconds per site of a patch that computes nothing, by the mechanism of a profile of the small host."""
+    mechanisms = {arm.name: arm.mechanism for arm in (*seam.ARMS, seam.SHORTCUT)}
+    mechanism = mechanisms.get(name.removeprefix("small "))
+    for arm in seam.ARMS:
+        if arm.spec.startswith("(") and arm.mechanism == mechanism != "residual sum" and not name.endswith(arm.name):
+            model, sites = seam.treated(host, arm)
+            return seam.added(host, model, images, passes, 5)[1] / sites
+    return 0.0
+
+
+def show(name: str, passes: int, record: Record) -> None:
+    host, model, sites, images = models(name)
+    trained = name.endswith(TRAINING)
+    passes = passes if name.startswith("small ") else max(3, passes // 4)
+    plain, arm = (seam.training_step(each) if trained else each for each in (host, model))
+    with torch.set_grad_enabled(trained):
+        _, added = seam.added(plain, arm, images, passes, 1 if name.startswith("deit ") else 5)
+        before, after = operators(lambda: plain(images), passes), operators(lambda: arm(images), passes)
+    total, rows, few = added / sites, [], 0.0
+    differences = {
+        operator: (after.seconds[operator] - before.seconds.get(operator, 0.0)) / sites
+        for operator, calls in after.calls.items()
+        if calls != before.calls[operator]
+    }
+    for operator, seconds in sorted(differences.items(), key=lambda item: -item[1]):
+        if abs(seconds) < SMALL_SHARE * total:
+            few += seconds
+            continue
+        calls = (after.calls[operator] - before.calls[operator]) / sites
+        rows.append([f"`{operator}`", f"{calls:.3g}", f"{seconds * 1e6:.1f}", f"{seconds / total:.0%}"])
+    nothing = seam_cost(name, host, images, passes)
+    rest = total - sum(differences.values()) - nothing
+    ends = (
+        ("other operators", few),
+        ("nothing: the seam", nothing),
+        ("the rest", rest),
+        ("together", total),
+    )
+    for label, seconds in (end for end in ends if end[1]):
+        rows.append([label, "", f"{seconds * 1e6:.1f}", f"{seconds / total:.0%}"])
+    record.table(name, (name, "calls per site", "µs per site", "share"), rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="PROFILE")
+    parser.add_argument("--passes", type=int, default=40)
+    parser.add_argument("--write", action="store_true", help="record the tables for docs/")
+    given = parser.parse_args()
+    missed = dict.fromkeys(goal.profile for goal in recorded_goals() if goal.profile and not goal.reached)
+    torch.set_num_threads(1)
+    record = Record("profiles", f"One thread of {machine()}; {given.passes} passes, a quarter of them on DeiT-S.")
+    for name in given.names or missed:
+        show(name, given.passes, record)
+    if given.write:
+        record.write()
+
+
+if __name__ == "__main__":
+    main()
