@@ -12,6 +12,7 @@ from tools import (
     api_pages,
     architecture,
     compositions,
+    growth_page,
     host_pages,
     model_card,
     paper_pages,
@@ -26,8 +27,8 @@ from tools import (
 from tools.markdown import DOCS, NOTE
 
 MODULES = (
-    api_pages, architecture, compositions, host_pages, model_card, paper_pages, recipe_page, remedy_pages, schemas,
-    token_page, trial_pages, verdict_page, vital_pages,
+    api_pages, architecture, compositions, growth_page, host_pages, model_card, paper_pages, recipe_page, remedy_pages,
+    schemas, token_page, trial_pages, verdict_page, vital_pages,
 )  # fmt: skip
 
 
