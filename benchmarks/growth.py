@@ -253,7 +253,7 @@ def measured(most: int, rounds: int) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--most-tokens", type=int, default=SERIES["tokens"][-1])
+    parser.add_argument("--most-tokens", type=int, choices=SERIES["tokens"][1:], default=SERIES["tokens"][-1])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--point", help=argparse.SUPPRESS)
