@@ -13,6 +13,7 @@ from tools import (
     architecture,
     bench_tables,
     compositions,
+    growth_page,
     host_pages,
     model_card,
     paper_pages,
@@ -27,7 +28,7 @@ from tools import (
 from tools.markdown import DOCS, NOTE
 
 MODULES = (
-    api_pages, architecture, bench_tables, compositions, host_pages, model_card, paper_pages, recipe_page,
+    api_pages, architecture, bench_tables, compositions, growth_page, host_pages, model_card, paper_pages, recipe_page,
     remedy_pages, schemas, token_page, trial_pages, verdict_page, vital_pages,
 )  # fmt: skip
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 
-from tools.markdown import RESULTS, page, prose, table
+from tools import trial_pages
+from tools.markdown import RESULTS, page, prose, section, table
 from unsmooth.diagnosis import prescriptions, verdict
 from unsmooth.diagnosis.prescriptions import is_safe
 from unsmooth.diagnosis.rules import RULES, thresholds
@@ -23,10 +24,16 @@ def pages() -> dict[str, str]:
         *table(("name", "value", "meaning", "source"),
                ((f"`{name}`", f"{t.value:g}", t.meaning, t.source) for name, t in thresholds.THRESHOLDS.items())),
         "## Calibration", "",
-        "The verdict for each model that the thresholds were chosen on, in addition to the saliency fine-tune "
-        "(`benchmarks/calibration.py`: hosts of width 64 with 65 tokens, and the trained host with 64, on 32 images "
-        "of CIFAR-10). Values are first block → last block. Accuracy shows how far training had progressed.", "",
+        "The verdict for each model that the thresholds were compared with, in addition to the saliency fine-tune, on "
+        "32 images each (`benchmarks/calibration.py`): hosts of width 64 with 65 tokens, `cct_12_3x2_32` and the host "
+        "of the trial without skips ([trials](trials/index.md)) on CIFAR-10, untrained DeiT-Ti on photographs, and the "
+        "models of `unsmooth demo`. Values are first block → last block. Accuracy shows how far training had got.", "",
         *_calibration(),
+        *section("Does the verdict predict the outcome?", [
+            "From all recorded [trials](trials/index.md):", "", trial_pages.PREDICTION.strip(), "",
+            *table(("verdict", *trial_pages.OUTCOMES, "arms"),
+                   trial_pages._outcomes(trial_pages.recorded_trials())),
+        ]),
         "## Candidate remedies", "", prose(inspect.getdoc(prescriptions) or ""), "",
         *table(("finding", "remedy", "why", "on pretrained weights"), (
             (f"`{finding}`", f"`{spec}`", why, "outputs unchanged" if is_safe(spec) else "outputs change")
@@ -41,11 +48,23 @@ def _calibration() -> list[str]:
     def ends(values: list[float]) -> str:
         return f"{values[0]:.2f} → {values[-1]:.2f}"
 
-    return table(
+    without = [row for name, row in rows.items() if "no attention skip" in name and "treated" not in name]
+    collapsed = sum(row["verdict"] == "collapsed" for row in without)
+    others = sum(row["verdict"] == "collapsed" for row in rows.values()) - collapsed
+    treated = next(row for name, row in rows.items() if "treated" in name)
+    collapsing = sum(row["verdict"] == "collapsing" for row in rows.values())
+    summary = (
+        f"`collapsed` is the verdict on {collapsed} of {len(without)} models without the attention skip, and on "
+        f"{others} of the {len(rows) - len(without)} others. No threshold had to move for that. {collapsing} models "
+        "with skips, all after few hundred steps, are `collapsing`: their tokens become more similar with depth, and "
+        "whether that harms them is for a trial to show. The treated model of the demo is "
+        f"`{treated['verdict']}`, although it learns."
+    )
+    return [summary, "", *table(
         ("model", "accuracy", "token similarity", "effective rank, share", "map entropy, share", "verdict"),
         (
             (name, "" if row["accuracy"] is None else row["accuracy"], ends(row["token_cosine"]),
              ends(row["effective_rank.share"]), ends(row["attention_entropy.share"]), row["verdict"])
             for name, row in rows.items()
         ),
-    )  # fmt: skip
+    )]  # fmt: skip
