@@ -57,11 +57,11 @@ bench: .venv/ready  ## measure every cost beside its goal (half an hour), record
 	$(BIN)/python benchmarks/training.py --write
 	$(BIN)/python benchmarks/monitor.py --write
 	$(BIN)/python benchmarks/adder_ops.py --rounds 5 --write
-	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/growth.py --write
 	$(BIN)/python benchmarks/profiles.py --write
 	$(BIN)/python -m tools.bench_tables
 	$(BIN)/python -m tools.generate
-	$(BIN)/python benchmarks/records.py
+	$(BIN)/python -m benchmarks.records
 
 docs: .venv/ready  ## write the generated pages of docs/
 	$(BIN)/python -m tools.generate

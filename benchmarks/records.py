@@ -1,6 +1,6 @@
 """What a benchmark measured: goals beside values, and tables, as results/bench/NAME.json.
 
-    python benchmarks/records.py    # the goals that the records miss, and the profiles that explain them
+    python -m benchmarks.records    # the goals that the records miss, and the profiles that explain them
 
 `tools/bench_tables.py` copies the tables to docs/.
 """
@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
+
+from tools import growth_page
 
 FOLDER = Path(__file__).parent.parent / "results" / "bench"
 
@@ -117,12 +119,17 @@ def recorded_goals() -> list[Goal]:
 
 def main() -> None:
     goals = recorded_goals()
+    growth = list(growth_page.goal_rows(json.loads(growth_page.RECORD.read_text(encoding="utf-8"))))
     missed = [goal for goal in goals if not goal.reached]
-    print(f"\n{len(goals) - len(missed)} of {len(goals)} goals are reached.")
+    slopes = [f"{goal}: {shown}" for goal, shown, reached in growth if not reached]
+    count = len(goals) + len(growth)
+    print(f"\n{count - len(missed) - len(slopes)} of {count} goals are reached.")
     if missed:
         print("Missed (`python benchmarks/profiles.py PROFILE` prints where the time goes):")
     for goal in missed:
         print(f"- {goal}" + (f"; profile: {goal.profile}" if goal.profile else ""))
+    if slopes:
+        print("Missed (docs/growth.md explains it):", *slopes, sep="\n- ")
 
 
 if __name__ == "__main__":
