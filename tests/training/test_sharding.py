@@ -32,7 +32,15 @@ MIXED = {
 }  # fmt: skip
 REMEDIES = tuple(case for case in CASES if "(" not in case)
 # Two steps of SGD: those of Adam would be the same with a gradient twice as large.
-TWO_STEPS = {**STEPS, "batch_size": 8, "train_images": 16, "val_images": 9, "optimizer": "sgd", "lr": 0.2, "clip_grad": 0.0}
+TWO_STEPS = {
+    **STEPS,
+    "batch_size": 8,
+    "train_images": 16,
+    "val_images": 9,
+    "optimizer": "sgd",
+    "lr": 0.2,
+    "clip_grad": 0.0,
+}
 RESUMED = {**SMALL, "train_images": 96, "ema": 0.9}
 OPTIMIZERS = ("sgd", "lamb")
 
