@@ -3,6 +3,7 @@
 Its objects are left out of garbage collection: the first one in a child would visit, and so copy, all of them.
 """
 
+import atexit
 import gc
 
 gc.disable()
@@ -10,3 +11,4 @@ gc.disable()
 import tests.support.runs  # noqa: E402, F401
 
 gc.freeze()
+atexit.register(gc.unfreeze)  # else nanobind warns of leaks when the server ends

@@ -31,8 +31,8 @@ MIXED = {
     "val_images": 41,  # processes validate other numbers of batches
 }  # fmt: skip
 REMEDIES = tuple(case for case in CASES if "(" not in case)
-# Two steps of SGD: those of Adam would be the same with a gradient twice as large.
-TWO_STEPS = {
+# A step of SGD: one of Adam would be the same with a gradient twice as large.
+ONE_STEP = {
     **STEPS,
     "batch_size": 8,
     "train_images": 16,
@@ -96,8 +96,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pair.run(path / "diverged", HOST, {**STEPS, "lr": 1e30, "optimizer": "sgd", "clip_grad": 0.0})
         pair.run(path / "killed", HOST, RESUMED)
         for remedy in REMEDIES:
-            pair.run(path / remedy, f"{HOST}+{remedy}", TWO_STEPS)
-        pair.run(path / "adder, not sharded", HOST + "+adder", TWO_STEPS, shard=False)
+            pair.run(path / remedy, f"{HOST}+{remedy}", ONE_STEP)
+        pair.run(path / "adder, not sharded", HOST + "+adder", ONE_STEP, shard=False)
 
     def killed(pair: Pair, rank: int) -> None:
         if rank == 1:
@@ -111,6 +111,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_two_sharded_processes_give_the_losses_of_one(tmp_path: Path, runs: Path) -> None:
     small_run(tmp_path, HOST + "+attn_scale", MIXED)
     alike(tmp_path, runs / "mixed")
@@ -121,12 +122,14 @@ def test_two_sharded_processes_give_the_losses_of_one(tmp_path: Path, runs: Path
     assert first.keys() == second.keys() and first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_other_optimizers(tmp_path: Path, runs: Path, optimizer: str) -> None:
     small_run(tmp_path, HOST, {**STEPS, "optimizer": optimizer, "lr": 1e-3})
     alike(tmp_path, runs / optimizer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["parts", "killed"])
 def test_a_resumed_run_equals_an_uninterrupted_one(runs: Path, name: str) -> None:
     """`killed`: SIGKILL of one of two processes in the second epoch, after the checkpoint of its second step."""
@@ -134,23 +137,26 @@ def test_a_resumed_run_equals_an_uninterrupted_one(runs: Path, name: str) -> Non
     assert same_state(*(load_file(run / "last" / "model.safetensors") for run in (runs / "whole", runs / name)))
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_another_number_of_processes(tmp_path: Path, runs: Path) -> None:
     small_run(tmp_path, HOST, RESUMED)
     alike(tmp_path, runs / "changing")
     alike(runs / "whole", runs / "changing")
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_leaves_no_result(runs: Path) -> None:
     assert not (runs / "diverged" / "result.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remedy", REMEDIES)
 def test_remedies_are_sharded(tmp_path: Path, runs: Path, remedy: str) -> None:
     one = tmp_path
     if remedy == "adder":  # it scales gradients by their norm, in each process
         one = runs / "adder, not sharded"
     else:
-        small_run(one, f"{HOST}+{remedy}", TWO_STEPS)
+        small_run(one, f"{HOST}+{remedy}", ONE_STEP)
     alike(one, runs / remedy)
     weights, others = (load_file(run / "last" / "model.safetensors") for run in (one, runs / remedy))
     torch.testing.assert_close(weights, others, atol=1e-5, rtol=1e-4)
