@@ -1,5 +1,6 @@
 """One thread for each process: the tests run on all cores at once, and tiny tensors gain nothing from more."""
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -10,6 +11,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Some virtual machines announce AMX but trap its instructions; without them bfloat16 runs everywhere.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
+gc.disable()  # until the tests start: it visits all objects several times while modules are imported
 
 import pytest
 import torch
@@ -38,6 +41,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             first.add(item.path)
         item.stash[UNCOVERED] = slow or cases[function] > COVERED
     items.sort(key=lambda item: item.path not in first)
+
+
+def pytest_collection_finish() -> None:
+    """Garbage collection does not visit the modules and the tests."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else nanobind warns of leaks when Python ends
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 import unsmooth
-from tests.support.runs import HOST, together
+from tests.support.runs import HOST, together, torchrun
 from tests.support.small_hosts import host, treat
 from tests.support.streams import LENGTHS, noted_stream
 from unsmooth.cli.main import main
@@ -190,36 +190,44 @@ def test_an_error_of_the_first_process_is_one_of_all(tmp_path: Path) -> None:
     assert together(2, work) == [0, 0]
 
 
+def diagnosis_command(tmp_path: Path, name: str, *more: str) -> list[str]:
+    images = tmp_path / "images"
+    if not images.exists():
+        unsmooth.save(deit(), tmp_path / "model")
+        pictures(images, 20)
+    options = ["--images", str(images), "--limit", "20", "--batch-size", "4", "--json", "--out", str(tmp_path / name)]
+    return ["diagnose", str(tmp_path / "model"), *options, *more]
+
+
+def same_command(tmp_path: Path, alone: tuple[str, str], shared: tuple[str, str]) -> None:
+    """What a command printed and wrote, by one process and by two."""
+    same(json.loads(alone[0]), json.loads(shared[0]))
+    assert {p.name for p in (tmp_path / "one").iterdir()} == {p.name for p in (tmp_path / "two").iterdir()}
+    assert shared[1].count("wrote ") == alone[1].count("wrote ") == 2
+    assert main(["diagnose", *(str(p) for p in (tmp_path / "two").glob("*.json"))]) == 0
+
+
+def test_the_command_prints_and_writes_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(diagnosis_command(tmp_path, "one", "--quick")) == 0
+    alone = capsys.readouterr()
+    first, second = torchrun(tmp_path / "logs", *diagnosis_command(tmp_path, "two", "--quick"))
+    assert second == ("", "")
+    same_command(tmp_path, alone, first)
+
+
 @pytest.mark.slow
 @pytest.mark.full  # the two processes of torchrun load everything again
-def test_the_command_prints_and_writes_once(tmp_path: Path) -> None:
-    unsmooth.save(deit(), tmp_path / "model")
-    command = [
-        "diagnose",
-        str(tmp_path / "model"),
-        "--images",
-        str(pictures(tmp_path / "images", 20)),
-        "--limit",
-        "20",
-        "--batch-size",
-        "4",
-        "--json",
-        "--out",
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    shared = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "unsmooth",
-         *command, str(tmp_path / "two")],
-        check=True, timeout=200, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
-    alone = subprocess.run(
-        [sys.executable, "-m", "unsmooth", *command, str(tmp_path / "one")], check=True, timeout=200, env=environment,
-        capture_output=True, text=True,
-    )  # fmt: skip
-    same(json.loads(alone.stdout), json.loads(shared.stdout))
-    assert {p.name for p in (tmp_path / "one").iterdir()} == {p.name for p in (tmp_path / "two").iterdir()}
-    assert shared.stderr.count("wrote ") == alone.stderr.count("wrote ") == 2
-    assert main(["diagnose", *(str(p) for p in (tmp_path / "two").glob("*.json"))]) == 0
+def test_the_command_of_a_shell_prints_and_writes_once(tmp_path: Path) -> None:
+    def output(*start: str, name: str) -> tuple[str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", *start, "unsmooth", *diagnosis_command(tmp_path, name)], check=True, timeout=200,
+            env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        )  # fmt: skip
+        return done.stdout, done.stderr
+
+    alone = output(name="one")
+    two = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
+    same_command(tmp_path, alone, output(*two, name="two"))
 
 
 def test_untrained_weights_are_those_of_the_first_process(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -19,7 +20,9 @@ import tensorboardX  # noqa: F401
 import torch
 import torch.distributed.fsdp
 
+import unsmooth.models  # noqa: F401
 from unsmooth.__main__ import run
+from unsmooth.cli.main import main
 from unsmooth.results.training import EpochMetrics, TrainingResult
 from unsmooth.training.checkpoint import read_state
 from unsmooth.training.run import train
@@ -35,7 +38,7 @@ RICH = {
 
 # The server imports what a run imports, so that its children need not.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.support.runs"])
+PROCESSES.set_forkserver_preload(["tests.support.server"])
 
 
 def small_run(out: Path, spec: str = HOST, fields: dict[str, Any] | None = None, **options: Any) -> TrainingResult:
@@ -55,6 +58,7 @@ def in_child(work: Callable[[], Any]) -> ForkServerProcess:
 
 
 def _unpickle_and_run(work: bytes) -> None:
+    gc.enable()
     torch.set_num_threads(1)
     cloudpickle.loads(work)()
 
@@ -107,6 +111,33 @@ def together(world: int, work: Callable[[int], Any], seconds: float = 120) -> li
 
     children = [in_child(partial(as_worker, rank)) for rank in range(world)]
     return [ended(child, seconds) for child in children]
+
+
+def torchrun(logs: Path, *arguments: str) -> list[tuple[str, str]]:
+    """Run a command line in two processes of torchrun, whose agent forks them; return what each one printed.
+
+    The agent leaves its own signal handlers behind, so the old ones are restored.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", rdzv_configs={"is_host": True},
+        local_addr="localhost", start_method="forkserver", monitor_interval=0.1,
+        logs_specs=DefaultLogsSpecs(str(logs), Std.ALL),
+    )  # fmt: skip
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    handlers = [signal.getsignal(number) for number in numbers]
+    try:
+        codes = elastic_launch(config, main)(list(arguments))
+    finally:
+        for number, handler in zip(numbers, handlers, strict=True):
+            signal.signal(number, handler)
+    assert codes == {0: 0, 1: 0}
+    (attempt,) = logs.glob("*/attempt_0")
+    return [
+        tuple((attempt / str(rank) / f"{name}.log").read_text() for name in ("stdout", "stderr")) for rank in (0, 1)
+    ]
 
 
 def same_state(one: Any, other: Any) -> bool:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from tests.support import runs
-from tests.support.runs import HOST, SMALL, small_run
+from tests.support.runs import HOST, SMALL, small_run, torchrun
 from unsmooth import UnsmoothError
-from unsmooth.cli.main import main
 from unsmooth.training.run_dir import RunDir
 from unsmooth.utils.processes import init_processes
 
@@ -53,28 +50,11 @@ def test_two_processes_give_the_losses_of_one(tmp_path, spec):
     alike(tmp_path / "one", tmp_path / "two")
 
 
-@pytest.fixture
-def same_signal_handlers():
-    """The agent of torchrun leaves its own."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-    handlers = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, handlers, strict=True):
-        signal.signal(number, handler)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("same_signal_handlers")
 def test_torchrun_gives_the_losses_of_one(tmp_path):
-    """The agent of torchrun, with workers that are forked: they need not import torch."""
     fields = [f"--{name.replace('_', '-')}={value}" for name, value in MIXED.items()]
     small_run(tmp_path / "one", HOST, MIXED)
-    command = ["train", HOST, "--data", "digits", "--out", str(tmp_path / "two"), *fields]
-    config = LaunchConfig(
-        1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", rdzv_configs={"is_host": True},
-        local_addr="localhost", start_method="forkserver", monitor_interval=0.1,
-    )  # fmt: skip
-    assert elastic_launch(config, main)(command) == {0: 0, 1: 0}
+    torchrun(tmp_path / "logs", "train", HOST, "--data", "digits", "--out", str(tmp_path / "two"), *fields)
     alike(tmp_path / "one", tmp_path / "two")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,11 @@ from tests.trials.test_compare import SPECS, small_trial
 from unsmooth import UnsmoothError
 from unsmooth.results.trial import Trial
 from unsmooth.trials import rounds
+from unsmooth.trials.arms import plan_arms
+from unsmooth.trials.measure import differences
+from unsmooth.trials.runs import TrialRuns
 from unsmooth.trials.sequential import FIRST_ANALYSIS, decided, interim_confidence, share
+from unsmooth.trials.settings import CompareSettings
 from unsmooth.trials.statistics import paired_difference
 
 
@@ -47,6 +53,49 @@ def test_the_error_rate_is_at_most_the_nominal_one(planned, true, wrong):
     assert errors / trials <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / trials)
     if true == 0:
         assert sum(name == "within" for name, _ in ends) > 0  # the rule can decide
+
+
+@dataclass(frozen=True)
+class SimulatedRuns(TrialRuns):
+    """A trial whose runs have given accuracies. The images that a run gets right depend on the seed."""
+
+    accuracy: Any = None  # arms × seeds
+    order: Any = None  # seeds × images
+
+    def correct(self, arm):
+        rows = zip(self.order, self.accuracy[self.arms.index(arm)], strict=True)
+        return [dict(enumerate(order < round(order.size * share))) for order, share in list(rows)[: len(self.seeds)]]
+
+
+def last_look(chance, true, until, planned=3, arms=6, images=40):
+    """The differences with which a trial ends whose arms all have the same true difference from the first one."""
+    specs = plan_arms(["vit_tiny_patch16_224", *(f"vit_tiny_patch16_224+attn_scale(blocks={i})" for i in range(arms))])
+    accuracy = 0.4 + chance.normal(0, 0.08, (1 + arms, planned))
+    accuracy[1:] += true
+    order = chance.permuted(np.tile(np.arange(images), (planned, 1)), axis=1)
+    settings = CompareSettings(seeds=planned, until=until)
+    runs = SimulatedRuns(specs, None, settings, None, None, "", accuracy=accuracy.clip(0, 1), order=order)
+    for seeds in range(FIRST_ANALYSIS, planned + 1):
+        found = differences(runs.with_seeds(seeds), planned)
+        if all(decided(difference, until) for difference in found):
+            break
+    return found
+
+
+def test_the_error_rate_of_differences_is_that_of_all_arms():
+    """Six arms without effect: some interval excludes zero often, after Holm in 5 % of trials at most."""
+    chance, trials = np.random.default_rng(0), 400
+    ends = [last_look(chance, 0.0, until=12.0) for _ in range(trials)]
+    assert sum(any(d.decided for d in end) for end in ends) / trials <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / trials)
+    assert sum(any(d.shown for d in end) for end in ends) / trials > 0.1  # the plain interval is not enough
+
+
+def test_the_error_rate_of_within_is_that_of_each_arm():
+    """Six arms at the edge of what does not matter: each is called small in 2.5 % of trials at most, some arm more."""
+    chance, trials = np.random.default_rng(0), 400
+    ends = [[decided(d, 20.0) and not d.decided for d in last_look(chance, 0.2, until=20.0)] for _ in range(trials)]
+    assert np.mean(ends) <= 0.025 + 2 * np.sqrt(0.025 * 0.975 / trials)
+    assert np.any(ends, axis=1).mean() > 0.05
 
 
 def test_looking_without_the_correction_would_err_more_often():

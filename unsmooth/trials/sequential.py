@@ -28,7 +28,10 @@ def interim_confidence(confidence: float, seeds: int, planned: int) -> float:
 
 
 def decided(difference: Difference, until: float) -> bool:
-    """Whether a difference is shown, or lies within ± `until` points."""
+    """Whether a difference is shown, or lies within ± `until` points.
+
+    The first holds for all arms together, by Holm's correction. The second uses the interval, and holds for each arm.
+    """
     return difference.decided or bool(-until <= 100 * difference.low and 100 * difference.high <= until)
 
 
