@@ -37,7 +37,7 @@ OPTIONS = {
     "--shard --strict-data --task --val-data --workers",
 }
 HEAVY = {"torch", "timm", "torchvision", "numpy", "sklearn", "matplotlib", "plotly", "transformers"}
-LIGHT = {"unsmooth", "unsmooth._version", "unsmooth.errors", "unsmooth.cli", "unsmooth.cli.main",
+LIGHT = {"unsmooth", "unsmooth._version", "unsmooth.errors", "unsmooth.rendering", "unsmooth.cli", "unsmooth.cli.main",
          "unsmooth.cli.recipe_options", "unsmooth.cli.terminal"}  # fmt: skip
 
 

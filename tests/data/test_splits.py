@@ -281,7 +281,7 @@ def test_data_that_cannot_be_learned(tmp_path: Path, kind: str) -> None:
 
 
 TIMM_WRONG: dict[str, tuple[str, bool, str]] = {  # name, whether a root is given, what is said
-    "no root": ("torch/mnist", False, "needs --data-dir: the folder of the torchvision dataset"),
+    "no root": ("torch/mnist", False, "needs data_dir \\(--data-dir\\): the folder of the torchvision dataset"),
     "no files": ("torch/cifar10", True, "timm cannot open the dataset 'torch/cifar10@train'"),
     "unknown": ("torch/no_such", True, "cannot open .*no_such"),
     "no validation": ("torch/image_folder", True, "has no split for validation.*--val-data"),

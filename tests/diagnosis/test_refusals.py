@@ -21,7 +21,7 @@ def test_a_tensor_of_a_wrong_size_names_both_sizes() -> None:
     with pytest.raises(UnsmoothError, match="of 3 channels and 40 × 40 pixels") as caught:
         unsmooth.diagnose(SPEC, torch.randn(2, 3, 40, 40))
     message = str(caught.value)
-    assert "it takes 3 channels and 32 × 32 pixels" in message and "img_size=40" in message
+    assert "expects 3 channels and 32 × 32 pixels" in message and "img_size=40" in message
     with pytest.raises(UnsmoothError, match="Resize them to 32 × 32"):
         unsmooth.diagnose(SPEC, torch.randn(2, 3, 32, 48))
 

@@ -112,7 +112,10 @@ def test_contributing_describes_every_room() -> None:
 
 
 def test_generated_pages_say_so(generated: dict[str, str]) -> None:
-    assert all(NOTE in text for path, text in generated.items() if path.endswith(".md"))
+    partly = {"cost.md", "guides/energy.md", "guides/scale.md"}  # tables between markers, in pages written by hand
+    pages = {path for path in generated if path.endswith(".md")}
+    assert {path for path in pages if NOTE not in generated[path]} == partly & pages
+    assert all("<!-- " in generated[path] for path in partly & pages)
 
 
 def test_the_guide_has_the_readings_of_all_pictures() -> None:

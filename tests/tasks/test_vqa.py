@@ -332,7 +332,7 @@ def test_a_broken_picture_is_skipped_and_a_missing_one_named(tmp_path):
         ("deit_tiny_patch16_224", {}, "the task vqa needs hf:vilt .got deit_tiny_patch16_224"),
         (HOST, {"vocabulary": "x"}, "vqa has no option 'vocabulary'. Did you mean 'vocab'"),
         (HOST, {"min_answers": "0"}, "min_answers must be at least 1"),
-        (HOST, {"min_answers": "1000"}, "has 0 answers .* Use a lower --option min_answers"),
+        (HOST, {"min_answers": "1000"}, "has 0 answers .* Use a lower min_answers"),
         (HOST, {"answers": "test"}, "vqa: answers must be one of"),
         (HOST, {"vocab": "nowhere.txt"}, "cannot read the vocabulary nowhere.txt"),
         (HOST.replace("hf:vilt(", "hf:vilt(vocab_size=9, "), {}, "pieces, more than the 9 of"),
