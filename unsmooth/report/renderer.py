@@ -1,4 +1,4 @@
-"""How each type of result is shown: the `Renderer` of `unsmooth.results.rendering`."""
+"""How each type of result is shown: the `Renderer` of `unsmooth.rendering`."""
 
 from __future__ import annotations
 
