@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -17,16 +16,16 @@ __all__ = ["browser"]
 
 
 @pytest.fixture
-def visit(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+def visit(browser: Browser) -> Iterator[Open]:
     """Open a report of diagnoses."""
-    with visits(browser, tmp_path, lambda *diagnoses: render(list(diagnoses), "html")) as go:
+    with visits(browser, lambda *diagnoses: render(list(diagnoses), "html")) as go:
         yield go
 
 
 @pytest.fixture(scope="module")
-def shared(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Page]]:
+def shared(browser: Browser) -> Iterator[Callable[[str], Page]]:
     """The report of one diagnosis, light or dark: opened once for tests that use other parts of it."""
-    with visits(browser, tmp_path_factory.mktemp("shared"), lambda d: render([d], "html")) as go:
+    with visits(browser, lambda d: render([d], "html")) as go:
         yield cache(lambda scheme: go(diagnosis(), scheme=scheme))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -21,16 +20,16 @@ LEARNING, DEPTH, COST, DURING = '[data-learning="0"]', "#curve-token_cosine .plo
 
 
 @pytest.fixture
-def visit(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+def visit(browser: Browser) -> Iterator[Open]:
     """Open the report of a trial."""
-    with visits(browser, tmp_path, lambda value: render_trial(typed(value), "html")) as go:
+    with visits(browser, lambda value: render_trial(typed(value), "html")) as go:
         yield go
 
 
 @pytest.fixture(scope="module")
-def shared(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Page]]:
+def shared(browser: Browser) -> Iterator[Callable[[str], Page]]:
     """The report of one trial, light or dark: opened once for tests that leave it as it was."""
-    with visits(browser, tmp_path_factory.mktemp("shared"), lambda value: render_trial(typed(value), "html")) as go:
+    with visits(browser, lambda value: render_trial(typed(value), "html")) as go:
         yield cache(lambda scheme: go(trial(), scheme=scheme))
 
 
@@ -45,8 +44,8 @@ def test_everything_is_drawn(shared):
     assert bar["x"] < zero < bar["x"] + bar["width"]  # what shows no difference covers zero
 
 
-def test_the_legend_hides_an_arm_everywhere(visit):
-    page = visit(trial())
+def test_the_legend_hides_an_arm_everywhere(shared):
+    page = shared("light")
     assert all("B" in page.evaluate(NAMES.format(chart)) for chart in (LEARNING, DEPTH, COST, DURING))
     page.locator("#differences .model-toggle").nth(1).click()
     for chart in (LEARNING, DEPTH, COST, DURING):

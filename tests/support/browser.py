@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,22 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 Open = Callable[..., Page]
 
 
+@dataclass
+class Tabs:
+    """What the pages of a browser share.
+
+    A new page starts a process, and a script of another address is compiled again, which takes longer than all else.
+    """
+
+    file: Path  # of the page that is opened last
+    spare: list[Page]  # that no test uses any more
+
+
+TABS: dict[Browser, Tabs] = {}
+
+
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     path = next((actual for name in NAMES if (actual := shutil.which(name))), None)
     if path is None:
         reason = f"browser tests need Chromium: none of {', '.join(NAMES)} is on the PATH"
@@ -25,34 +40,44 @@ def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         chromium = playwright.chromium.launch(executable_path=path, args=flags)
+        TABS[chromium] = Tabs(tmp_path_factory.mktemp("browser") / "page.html", [])
         yield chromium
+        del TABS[chromium]
         chromium.close()
 
 
 @contextmanager
-def visits(browser: Browser, folder: Path, render: Callable[..., bytes]) -> Iterator[Open]:
+def visits(browser: Browser, render: Callable[..., bytes]) -> Iterator[Open]:
     """Open pages that `render` makes of what is given; afterwards nothing may have gone wrong in them."""
     trouble: list[str] = []
-    contexts = []
+    tabs, pages = TABS[browser], list[Page]()
+    listeners = {
+        "console": lambda m: trouble.append(f"console: {m.text}") if m.type in ("error", "warning") else None,
+        "pageerror": lambda error: trouble.append(f"error: {error}"),
+        "dialog": lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+        "request": lambda request: None if local(request.url) else trouble.append(f"request: {request.url}"),
+    }
 
     def open_page(*values: Any, width: int = 1200, scheme: Any = "light", folded: bool = False) -> Page:
-        file = folder / f"{len(contexts)}.html"
-        file.write_bytes(render(*values))
-        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme))
-        page = contexts[-1].new_page()
-        page.on("console", lambda m: trouble.append(f"console: {m.text}") if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda r: None if local(r.url) else trouble.append(f"request: {r.url}"))
-        page.goto(file.as_uri())
+        tabs.file.write_bytes(render(*values))
+        page = tabs.spare.pop() if tabs.spare else browser.new_page()
+        pages.append(page)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(media="null", color_scheme=scheme)
+        page.mouse.move(0, 0)
+        for event, listener in listeners.items():
+            page.on(event, listener)  # type: ignore[call-overload]
+        page.goto(tabs.file.as_uri())
         page.wait_for_selector("html[data-drawn=all]", state="attached")
         if not folded:
             unfold(page)
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in pages:
+        for event, listener in listeners.items():
+            page.remove_listener(event, listener)
+    tabs.spare += pages
     assert trouble == []
 
 
