@@ -53,7 +53,7 @@ bench: .venv/ready  ## measure every cost beside its goal (half an hour), record
 	$(BIN)/python benchmarks/imports.py --rounds 3 --write
 	$(BIN)/python benchmarks/remedies.py --rounds 5 --write
 	$(BIN)/python benchmarks/seam.py --rounds 40 --compile --write
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/vitals.py --rounds 1 --large 12 --write
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/vitals.py --rounds 1 --write
 	$(BIN)/python benchmarks/training.py --write
 	$(BIN)/python benchmarks/monitor.py --write
 	$(BIN)/python benchmarks/adder_ops.py --rounds 5 --write
