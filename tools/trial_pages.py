@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.markdown import DOCS, RESULTS, facts, page, section, table, whole
-from unsmooth.report.trial_design import design
+from unsmooth.report.trial_design import design, interval_level
 from unsmooth.report.trial_rows import correction
 from unsmooth.report.trial_values import decimals
 from unsmooth.results.trial import Arm, DiagnosisSummary, Trial
@@ -25,7 +25,7 @@ in several sessions, between which the code changed; a run that is repeated may 
 """
 LEGEND = """
 - *top-1*: accuracy after the last epoch, mean ± standard deviation over seeds.
-- *points*: difference from the first arm, paired by seed and image, with a 95 % interval over both; p-values as
+- *points*: difference from the first arm, paired by seed and image, with a {level} interval over both; p-values as
   measured and after Holm's correction for the number of arms.
 - *published*: difference in the paper, for other hosts, data and budgets.
 - *inference*, *training*: images per second as a ratio to the first arm, measured interleaved. Python overhead is
@@ -106,7 +106,8 @@ def _page(name: str, plan: dict[str, Any], trial: Trial) -> str:
             "Repeat it": f"`python benchmarks/trials.py {name} cifar10.npz`",
         }),
         *(line for text in design(trial) for line in (text, "")),
-        *table(COLUMNS, (_row(arm, published, decimals(trial)) for arm in trial.arms)), LEGEND.strip(), "",
+        *table(COLUMNS, (_row(arm, published, decimals(trial)) for arm in trial.arms)),
+        LEGEND.format(level=interval_level(trial)).strip(), "",
         *_pictures(name),
         *section("Reading", [plan["reading"].strip()] if "reading" in plan else []),
     ]  # fmt: skip
