@@ -29,9 +29,9 @@ def test_the_record_is_of_this_demo() -> None:
 @pytest.mark.parametrize(
     ("page", "sentence"),
     [
-        ("README.md", f"reads {ILL} % of scanned digits; with augmented shortcuts {TREATED} %: {POINTS}, three seeds."),
+        ("README.md", f"classifies {ILL} % of scanned digits; with augmented shortcuts {TREATED} %: {POINTS}, three seeds."),
         ("README.md", f"With its skip: {HEALTHY} %."),
-        ("docs/index.md", f"trains a host without its attention skip ({ILL} to {TREATED} % on digits)"),
+        ("docs/index.md", f"trains hosts without their attention skip, from {ILL} to {TREATED} % on digits"),
         ("docs/get-started.md", f"with the skip | {HEALTHY} | 1 |"),
         ("docs/get-started.md", f"without it | {ILL} | {demo.SEEDS} |"),
         ("docs/get-started.md", f"with `augmented_shortcut` | {TREATED} | {demo.SEEDS} |"),
