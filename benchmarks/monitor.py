@@ -56,7 +56,7 @@ def main() -> None:
         alone = processor_time(step)
         with unsmooth.Monitor(model, every=given.every, on_alarm="ignore") as monitor:
             monitor.steps = 1  # the next measurement is far away
-            monitor._tap.wanted = False
+            monitor._image_hook.wanted = False
             between = processor_time(step)
             share = processor_time(lambda monitor=monitor: monitor.measure(images[:4]))  # type: ignore[misc]
         if turn:  # the first is a warm-up
