@@ -30,18 +30,23 @@ def test_a_recorded_table_replaces_that_of_a_page(folder: Path) -> None:
     assert kept == "\nkept\n<!-- /bench -->"
 
 
-def test_missed_goals_are_named_with_their_profile(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missed_goals_are_named_with_their_profile(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = records.Record("seam", "40 rounds")
     assert record.goal("hook", 15.0, 15, at_most=True, unit=" µs").cell == "≤ 15 µs"
     assert record.goal("attention", 51.2, 45, at_most=True, profile="small attn_scale").cell == "≤ 45, missed"
     assert record.goal("speed", 0.25, 0.25).reached and not record.goal("train", 0.2, 0.25).reached
     record.write()
     capsys.readouterr()
+    growth = [("memory", "2 GiB", True), ("slope by tokens", "2 against 1", False)]
+    monkeypatch.setattr(records.growth_page, "goal_rows", lambda record: growth)
     records.main()
     lines = capsys.readouterr().out.strip().splitlines()
-    assert lines[0] == "2 of 4 goals are reached."
-    assert lines[2:] == ["- attention: 51.2 (goal: ≤ 45, missed); profile: small attn_scale",
-                         "- train: 0.2 (goal: ≥ 0.25, missed)"]  # fmt: skip
+    assert lines[0] == "3 of 6 goals are reached."
+    assert lines[2:4] == ["- attention: 51.2 (goal: ≤ 45, missed); profile: small attn_scale",
+                          "- train: 0.2 (goal: ≥ 0.25, missed)"]  # fmt: skip
+    assert lines[-1] == "- slope by tokens: 2 against 1"
 
 
 def test_every_record_is_on_a_page() -> None:
