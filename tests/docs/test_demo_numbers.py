@@ -29,7 +29,10 @@ def test_the_record_is_of_this_demo() -> None:
 @pytest.mark.parametrize(
     ("page", "sentence"),
     [
-        ("README.md", f"classifies {ILL} % of scanned digits; with augmented shortcuts {TREATED} %: {POINTS}, three seeds."),
+        (
+            "README.md",
+            f"classifies {ILL} % of scanned digits; with augmented shortcuts {TREATED} %: {POINTS}, three seeds.",
+        ),
         ("README.md", f"With its skip: {HEALTHY} %."),
         ("docs/index.md", f"trains hosts without their attention skip, from {ILL} to {TREATED} % on digits"),
         ("docs/get-started.md", f"with the skip | {HEALTHY} | 1 |"),
