@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -40,13 +41,29 @@ OPTIMIZERS = ("sgd", "lamb")
 
 
 class Pair:
-    """Runs of this process and another one; each run has its own meeting."""
+    """Runs of this process and another one; each run has its own meeting.
 
-    def __init__(self, ports: list[int]) -> None:
-        self.ports = iter(ports)
+    The first process chooses the port of a meeting when it comes to it, and the other one waits for it: a port that is
+    chosen long before may be taken, and a process that calls a port without a listener for long may reach itself.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.folder, self.rank, self.meetings = folder, rank, 0
+
+    def port(self) -> str:
+        note, self.meetings = self.folder / str(self.meetings), self.meetings + 1
+        if self.rank == 0:
+            draft = note.with_suffix(".draft")
+            draft.write_text(str(free_port()))
+            draft.rename(note)
+        for _ in range(10_000):
+            if note.exists():
+                return note.read_text()
+            time.sleep(0.01)
+        raise AssertionError(f"the other process did not come to meeting {note.name}")
 
     def run(self, out: Path, spec: str = HOST, fields: Any = None, shard: bool = True, **options: Any) -> None:
-        os.environ["MASTER_PORT"] = str(next(self.ports))
+        os.environ["MASTER_PORT"] = self.port()
         try:
             small_run(out, spec, fields, shard=shard, **options)
         except (Interrupted, Diverged):
@@ -59,10 +76,10 @@ class Pair:
             self.run(out, HOST, RESUMED, shard, observer=StopAt(epoch, step))
 
 
-def by_two(work: Callable[[Pair, int], None]) -> list[int]:
-    """Exit codes of two processes."""
-    ports = [free_port() for _ in range(64)]
-    return together(2, lambda rank: work(Pair(ports), rank), seconds=250)
+def by_two(folder: Path, work: Callable[[Pair, int], None]) -> list[int]:
+    """Exit codes of two processes, whose meetings are noted in a folder."""
+    folder.mkdir()
+    return together(2, lambda rank: work(Pair(folder, rank), rank), seconds=250)
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +115,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             kill_at("after a step of the second epoch")
         pair.run(path / "killed", HOST, RESUMED, save_every=0)  # a checkpoint after every step
 
-    assert by_two(killed) == [1, -signal.SIGKILL]
+    assert by_two(path / "meetings of the killed pair", killed) == [1, -signal.SIGKILL]
     state = trainer_state(path / "killed")
     assert (state["epoch"], state["step"]) == (1, 2)
-    assert by_two(work) == [0, 0]
+    assert by_two(path / "meetings", work) == [0, 0]
     return path
 
 
