@@ -9,13 +9,15 @@ and the way from Python to its operators; on DeiT-S also what the host's operato
 
 Without names, the profiles of missed goals in results/bench/ are printed. Names are those of the small host of
 `seam.py` ("small attn_scale, folded", "small augmented_shortcut training"), or of DeiT-S at batch 8 ("deit
-augmented_shortcut").
+augmented_shortcut"). Those that end in "compiled" compare compiled models: a row can be a kernel of inductor, and a
+negative row is a kernel that the host has instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,8 +30,8 @@ from torch.profiler import ProfilerActivity, profile
 
 import unsmooth
 
-DEIT, DEIT_BATCH = "deit_small_patch16_224", 8
-TRAINING = " training"
+TRAINING, COMPILED = " training", " compiled"
+KERNEL = re.compile(r"graph_\d+_(cpp_fused\w*?)(_\d+)?")  # a kernel of inductor: number of the graph, operators, number
 SMALL_SHARE = 0.01  # of what a remedy adds: operators below it share a row
 
 
@@ -47,7 +49,7 @@ def operators(run: Callable[[], object], passes: int) -> Operators:
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         for _ in range(passes):
             run()
-    names = ("aten::", "unsmooth::")
+    names = ("aten::", "unsmooth::", "graph_")
     events = [event for event in profiled.events() if event.name.startswith(names)]
     events.sort(key=lambda event: event.time_range.start)
     assert len(events) % passes == 0, f"{len(events)} events in {passes} passes"
@@ -55,8 +57,10 @@ def operators(run: Callable[[], object], passes: int) -> Operators:
     calls: Counter[str] = Counter()
     times: dict[tuple[str, int], list[float]] = defaultdict(list)
     for i, event in enumerate(events):
-        times[event.name, i % count].append(event.self_cpu_time_total * 1e-6)
-        calls[event.name] += i < count
+        kernel = KERNEL.fullmatch(event.name)
+        name = kernel[1] if kernel else event.name
+        times[name, i % count].append(event.self_cpu_time_total * 1e-6)
+        calls[name] += i < count
     seconds: dict[str, float] = defaultdict(float)
     for (name, _), each in times.items():
         seconds[name] += min(each)  # other processes interrupt some passes
@@ -65,12 +69,12 @@ def operators(run: Callable[[], object], passes: int) -> Operators:
 
 def models(name: str) -> tuple[nn.Module, nn.Module, int, torch.Tensor]:
     """The host of a profile, its treated model, the number of sites, and the images."""
-    host_name, _, arm_name = name.removesuffix(TRAINING).partition(" ")
+    host_name, _, arm_name = name.removesuffix(TRAINING).removesuffix(COMPILED).partition(" ")
     torch.manual_seed(0)
     if host_name == "deit":
-        host = unsmooth.create_model(DEIT).eval()
+        host = unsmooth.create_model(seam.LARGE_HOST).eval()
         model, sites = seam.treated(host, seam.Arm(arm_name, "", 0.0))
-        return host, model, sites, torch.randn(DEIT_BATCH, 3, 224, 224)
+        return host, model, sites, torch.randn(seam.LARGE_BATCH, 3, 224, 224)
     arms = {arm.name: arm for arm in (*seam.ARMS, seam.SHORTCUT)}
     host = copy.deepcopy(unsmooth.create_model(seam.HOST).eval())
     model, sites = seam.treated(host, arms[arm_name])
@@ -88,19 +92,28 @@ def seam_cost(name: str, host: nn.Module, images: torch.Tensor, passes: int) -> 
     return 0.0
 
 
+def pair(name: str, host: nn.Module, model: nn.Module) -> list[Callable[[torch.Tensor], object]]:
+    """What is compared: forward passes of both models, training steps, or compiled forward passes."""
+    if name.endswith(TRAINING):
+        return [seam.training_step(each) for each in (host, model)]
+    return seam.compiled(host, model) if name.endswith(COMPILED) else [host, model]
+
+
 def show(name: str, passes: int, record: Record) -> None:
     host, model, sites, images = models(name)
     trained = name.endswith(TRAINING)
     passes = passes if name.startswith("small ") else max(3, passes // 4)
-    plain, arm = (seam.training_step(each) if trained else each for each in (host, model))
+    plain, arm = pair(name, host, model)
     with torch.set_grad_enabled(trained):
         _, added = seam.added(plain, arm, images, passes, 1 if name.startswith("deit ") else 5)
-        before, after = operators(lambda: plain(images), passes), operators(lambda: arm(images), passes)
+        with torch._inductor.config.patch("cpp.enable_kernel_profile", True):
+            plain, arm = pair(name, host, model)
+            before, after = operators(lambda: plain(images), passes), operators(lambda: arm(images), passes)
     total, rows, few = added / sites, [], 0.0
     differences = {
-        operator: (after.seconds[operator] - before.seconds.get(operator, 0.0)) / sites
-        for operator, calls in after.calls.items()
-        if calls != before.calls[operator]
+        operator: (after.seconds.get(operator, 0.0) - before.seconds.get(operator, 0.0)) / sites
+        for operator in {**before.calls, **after.calls}
+        if after.calls[operator] != before.calls[operator]
     }
     for operator, seconds in sorted(differences.items(), key=lambda item: -item[1]):
         if abs(seconds) < SMALL_SHARE * total:

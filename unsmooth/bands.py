@@ -10,7 +10,6 @@ mix(mix(X, l, h), l', h') = mix(X, l·l', h·h'), so several of them can be fold
 
 from __future__ import annotations
 
-import math
 from typing import overload
 
 import torch
@@ -35,7 +34,7 @@ def along_channels(gain: Gain, x: Tensor, channels_last: bool = True) -> Gain: .
 
 def along_channels(gain: Gain, x: Tensor, channels_last: bool = True) -> Gain:
     """A per-channel gain in a shape that broadcasts against `x`."""
-    if isinstance(gain, float | int) or gain.ndim == 0 or channels_last:
+    if channels_last or isinstance(gain, float | int) or gain.ndim == 0:
         return gain
     return gain.view(-1, *(1,) * (x.ndim - 2))
 
@@ -57,11 +56,16 @@ def is_small(x: Tensor) -> bool:
 
 def add_mean(base: Tensor, x: Tensor, share: Gain, channels_last: bool = True) -> Tensor:
     """base + share·DC[X]."""
+    if is_small(x):
+        return add_small_mean(base, x, share, channels_last)
+    return base + along_channels(share, x, channels_last) * mean_token(x, channels_last)
+
+
+def add_small_mean(base: Tensor, x: Tensor, share: Gain, channels_last: bool = True) -> Tensor:
+    """base + share·DC[X] in the fewest operations, for `x` that `is_small`."""
     share = along_channels(share, x, channels_last)
-    if not is_small(x):
-        return base + share * mean_token(x, channels_last)
-    axes = token_axes(x, channels_last)
-    total, inverse = x.sum(axes, keepdim=True), 1 / max(math.prod([x.shape[axis] for axis in axes]), 1)
+    total = x.sum(token_axes(x, channels_last), keepdim=True)
+    inverse = total.numel() / max(x.numel(), 1)  # of the number of tokens
     if isinstance(share, Tensor):
         return base.addcmul(total, share, value=inverse)
     return base.add(total, alpha=share * inverse)
@@ -76,7 +80,7 @@ def split(x: Tensor, channels_last: bool = True) -> tuple[Tensor, Tensor]:
 def mix(x: Tensor, low: Gain, high: Gain, channels_last: bool = True) -> Tensor:
     """Gain `low` on the mean token and `high` on the rest, in one pass over `x` unless it is small."""
     if isinstance(low, float) and isinstance(high, float) and high and is_small(x):
-        return high * add_mean(x, x, low / high - 1, channels_last)
+        return high * add_small_mean(x, x, low / high - 1, channels_last)
     low, high = along_channels(low, x, channels_last), along_channels(high, x, channels_last)
     offset = (low - high) * mean_token(x, channels_last)
     if isinstance(high, Tensor):

@@ -69,12 +69,12 @@ class AugmentedPaths(TokenHook):
 
         Writing to `vectors.data` does not raise a version, so values are compared, which takes 1 % of the time.
         """
-        vectors, bias = self.vectors, self.bias
+        vectors = self.vectors
         if torch.is_grad_enabled() or circulant.is_traced():
             return vectors
         if type(vectors) not in (nn.Parameter, Tensor) or vectors.device.type != "cpu":
             return vectors
-        kept = self._kept
+        bias, kept = self.bias, self._kept
         if (
             kept is None
             or kept[0].dtype != vectors.dtype

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unsmooth.bands import add_mean, along_channels, is_small
+from unsmooth.bands import add_small_mean, along_channels, is_small
 from unsmooth.hosts.anatomy import Anatomy, Block
 from unsmooth.remedies.base import BandGain, NoOptions, Placement, Remedy, register
 
@@ -30,8 +30,9 @@ class LearnedBandGain(BandGain):
     def treat(self, x: Tensor, source: Tensor | None) -> Tensor:
         if not is_small(x):
             return super().treat(x, source)
-        rest = x.addcmul(x, along_channels(self.t, x, self.channels_last))  # one operation fewer, one pass more
-        return add_mean(rest, x, self.s - self.t, self.channels_last)
+        s, t, last = self.s, self.t, self.channels_last
+        rest = x.addcmul(x, along_channels(t, x, last))  # one operation fewer, one pass more
+        return add_small_mean(rest, x, s - t, last)
 
 
 @register

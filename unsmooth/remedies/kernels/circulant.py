@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from unsmooth.remedies.kernels import circulant_factors
+from unsmooth.remedies.kernels import circulant_dense, circulant_factors
 
 __all__ = ["Prepared", "apply_fft", "augment", "dense", "prepare"]
 
@@ -89,21 +89,24 @@ def augment(x: Tensor, vectors: Tensor | Prepared, bias: Tensor, onto: Tensor | 
     """
     if x.shape[-1] != bias.shape[-1]:
         raise ValueError(f"expected tokens of {bias.shape[-1]} channels, got {x.shape[-1]}")
-    prepared = vectors if isinstance(vectors, Prepared) else prepare(vectors)
-    weights, b = prepared.weights, prepared.blocks
     # In place, and with a backward pass of our own, only where each operation runs as it is written.
     eager = not (is_traced() or x.is_meta or torch.is_autocast_enabled(x.device.type))
     if onto is not None and not (eager and onto.dtype == x.dtype and onto.shape == x.shape):
-        return onto + augment(x, prepared, bias)
+        return onto + augment(x, vectors, bias)
     in_place = eager and not torch.is_grad_enabled()
+    if not isinstance(vectors, Prepared):
+        if eager and not in_place and type(vectors) in (Tensor, nn.Parameter) and x.shape[-1] <= _FEW_CHANNELS:
+            return circulant_dense.Augment.apply(x, vectors, bias, onto)
+        vectors = prepare(vectors)
+    weights, b = vectors.weights, vectors.blocks
     if len(weights) > 1:
         paths = _by_halves(x, weights, bias, b, in_place)
     elif weights[0].ndim == 2:
         if in_place:
-            return _dense_in_place(x, weights[0], bias, onto)
-        paths = _by_dense(x, weights[0], bias)
+            return circulant_dense.augment_in_place(x, weights[0], bias, onto)
+        paths = circulant_dense.augment(x, weights[0], bias)
     else:
-        shift = circulant_factors.shift(bias, b) if prepared.shift is None else prepared.shift
+        shift = circulant_factors.shift(bias, b) if vectors.shift is None else vectors.shift
         if not eager:
             return circulant_factors.augment(x, weights[0], shift, len(bias), b)
         if in_place:
@@ -122,21 +125,6 @@ def is_traced() -> bool:
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
     )
-
-
-def _by_dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    t, d = bias.shape
-    y = F.gelu(torch.addmm(bias.reshape(-1), x.reshape(-1, d), weight))
-    return reduce(torch.add, y.view(-1, t, d).unbind(1)).reshape(x.shape)
-
-
-def _dense_in_place(x: Tensor, weight: Tensor, bias: Tensor, onto: Tensor | None) -> Tensor:
-    t, d = bias.shape
-    paths = torch.addmm(bias.reshape(-1), x.reshape(-1, d), weight).view(*x.shape[:-1], t, d).unbind(-2)
-    for path in paths:
-        torch.ops.aten.gelu_(path)  # one by one: a call takes less time to start if its values are not contiguous
-    sum_ = reduce(Tensor.add_, paths)
-    return sum_.contiguous() if onto is None else sum_ + onto
 
 
 def _by_halves(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor, b: int, in_place: bool) -> Tensor:
