@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import copy
 import re
+from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,10 +27,11 @@ import seam
 import torch
 from records import Record, machine, recorded_goals
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 import unsmooth
 
+PASS = "one pass"
 TRAINING, COMPILED = " training", " compiled"
 KERNEL = re.compile(r"graph_\d+_(cpp_fused\w*?)(_\d+)?")  # a kernel of inductor: number of the graph, operators, number
 SMALL_SHARE = 0.01  # of what a remedy adds: operators below it share a row
@@ -44,27 +46,25 @@ class Operators:
 
 
 def operators(run: Callable[[], object], passes: int) -> Operators:
-    """The time of each call of each operator, the shortest of the passes."""
+    """The time of each call of each operator, the shortest of the passes that call the same operators."""
     run()
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         for _ in range(passes):
-            run()
-    names = ("aten::", "unsmooth::", "graph_")
-    events = [event for event in profiled.events() if event.name.startswith(names)]
-    events.sort(key=lambda event: event.time_range.start)
-    assert len(events) % passes == 0, f"{len(events)} events in {passes} passes"
-    count = len(events) // passes  # every pass calls the same operators in the same order
-    calls: Counter[str] = Counter()
-    times: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for i, event in enumerate(events):
-        kernel = KERNEL.fullmatch(event.name)
-        name = kernel[1] if kernel else event.name
-        times[name, i % count].append(event.self_cpu_time_total * 1e-6)
-        calls[name] += i < count
+            with record_function(PASS):
+                run()
+    starts = sorted(event.time_range.start for event in profiled.events() if event.name == PASS)
+    each: list[list[tuple[str, float]]] = [[] for _ in range(passes)]
+    for event in sorted(profiled.events(), key=lambda event: event.time_range.start):
+        if event.name.startswith(("aten::", "unsmooth::", "graph_")):
+            kernel = KERNEL.fullmatch(event.name)
+            name = kernel[1] if kernel else event.name
+            each[bisect(starts, event.time_range.start) - 1].append((name, event.self_cpu_time_total * 1e-6))
+    usual, _ = Counter(tuple(name for name, _ in calls) for calls in each).most_common(1)[0]
+    alike = [[seconds for _, seconds in calls] for calls in each if tuple(name for name, _ in calls) == usual]
     seconds: dict[str, float] = defaultdict(float)
-    for (name, _), each in times.items():
-        seconds[name] += min(each)  # other processes interrupt some passes
-    return Operators(calls, seconds)
+    for name, times in zip(usual, zip(*alike, strict=True), strict=True):
+        seconds[name] += min(times)  # other processes interrupt some passes
+    return Operators(Counter(usual), seconds)
 
 
 def models(name: str) -> tuple[nn.Module, nn.Module, int, torch.Tensor]:

@@ -33,7 +33,7 @@ from unsmooth.seam.residual_sums import ResidualScale
 
 HOST = "vit_tiny_patch16_224(img_size=32, patch_size=8, embed_dim=32, num_heads=2, depth=12)"
 ATTENTION, HOOK, FOLDED, COMPILED = 45.0, 15.0, 5.0, 0.99  # goals: microseconds, and the share of the compiled host
-LARGE_HOST, LARGE_BATCH, LARGE_ROUNDS = "deit_small_patch16_224", 8, 7
+LARGE_HOST, LARGE_BATCH, LARGE_ROUNDS = "deit_small_patch16_224", 8, 15
 LARGE_ARMS = ["attn_scale", "exclusive_attention", "feat_scale", "context_broadcast"]
 SHORTCUT_SHARE = 0.6  # of `augmented_shortcut`, which has more arithmetic than Python time: a share says more
 

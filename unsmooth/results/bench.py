@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from unsmooth.errors import unknown
 from unsmooth.rendering import renderer
 from unsmooth.results.provenance import ClassName, Provenance
-from unsmooth.results.record import Result, record, stored_as
+from unsmooth.results.record import Result, named, record, stored_as
 
 
 @record
@@ -125,10 +124,7 @@ class Bench(Result):
         return [row.name for row in self.rows]
 
     def __getitem__(self, name: str) -> BenchRow:
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise unknown("model", name, self.keys(), owner="this bench")
+        return named({row.name: row for row in self.rows}, name, "model", "this bench")
 
     def __str__(self) -> str:
         return renderer().text(self)

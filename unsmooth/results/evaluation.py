@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from unsmooth.errors import unknown
 from unsmooth.rendering import renderer
 from unsmooth.results.provenance import ClassName, Provenance
-from unsmooth.results.record import Result, record, stored_as
+from unsmooth.results.record import Result, named, record, stored_as
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,10 +98,7 @@ class TokenProbe:
     blocks: list[BlockScore]
 
     def __getitem__(self, block: int) -> BlockScore:
-        for score in self.blocks:
-            if score.block == block:
-                return score
-        raise unknown("block", str(block), [str(score.block) for score in self.blocks], owner="this probe")
+        return named({score.block: score for score in self.blocks}, block, "block", "this probe")
 
 
 @record
@@ -151,10 +147,7 @@ class TokenScores:
         return [(probe.tokens, probe.probe) for probe in self.probes]
 
     def __getitem__(self, key: tuple[str, str]) -> TokenProbe:
-        for probe in self.probes:
-            if (probe.tokens, probe.probe) == tuple(key):
-                return probe
-        raise unknown("probe", "/".join(key), ["/".join(known) for known in self.keys()], owner="these scores")
+        return named({(probe.tokens, probe.probe): probe for probe in self.probes}, key, "probe", "these scores")
 
     def __str__(self) -> str:
         return renderer().text(self)
@@ -223,10 +216,7 @@ class Evaluation(Result):
         return [row.test for row in self.rows]
 
     def __getitem__(self, test: str) -> TestScore:
-        for row in self.rows:
-            if row.test == test:
-                return row
-        raise unknown("test", test, self.keys(), owner="this evaluation")
+        return named({row.test: row for row in self.rows}, test, "test", "this evaluation")
 
     def __str__(self) -> str:
         return renderer().text(self)

@@ -16,13 +16,14 @@ A record is a dataclass whose fields are checked when it is read. `docs/schemas/
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import UnsmoothError, unknown
 from unsmooth.rendering import renderer
 from unsmooth.utils.files import write
 from unsmooth.utils.notebook import REPORT_HEIGHT, packed_frame
@@ -54,6 +55,17 @@ def read_record(cls: type[T], values: Any) -> T:
 def if_set(default: Any = None) -> Any:
     """A field that the JSON file omits while it has its default."""
     return Field(default=default, exclude_if=lambda value: value == default)
+
+
+def named(items: Mapping[Any, T], key: Any, what: str, owner: str) -> T:
+    """The item of a key. Raises `UnsmoothError`, which lists the keys, if there is none."""
+    if key in items:
+        return items[key]
+    raise unknown(what, _shown(key), map(_shown, items), owner=owner)
+
+
+def _shown(key: Any) -> str:
+    return "/".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
 def stored_as(key: str) -> Any:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, WrapSerializer
 
-from unsmooth.errors import UnsmoothError, unknown
+from unsmooth.errors import UnsmoothError
 from unsmooth.rendering import renderer
 from unsmooth.results.bench import Quartiles
 from unsmooth.results.diagnosis import Diagnosis
 from unsmooth.results.evaluation import ProbeName, TokenKind, TokenMetric
 from unsmooth.results.provenance import Provenance
-from unsmooth.results.record import Reported, Result, if_set, record, stored_as
+from unsmooth.results.record import Reported, Result, if_set, named, record, stored_as
 from unsmooth.results.training import EpochMetrics
 from unsmooth.results.verdict import Verdict
 
@@ -267,10 +267,7 @@ class ArmTokens:
     best: Difference | None = if_set()
 
     def __getitem__(self, block: int) -> BlockSpread:
-        for one in self.blocks:
-            if one.block == block:
-                return one
-        raise unknown("block", str(block), [str(one.block) for one in self.blocks], owner=f"the scores of {self.arm}")
+        return named({one.block: one for one in self.blocks}, block, "block", f"the scores of {self.arm}")
 
 
 @record
@@ -292,10 +289,7 @@ class TrialProbe:
     arms: list[ArmTokens]
 
     def __getitem__(self, name: str) -> ArmTokens:
-        for arm in self.arms:
-            if arm.arm == name:
-                return arm
-        raise unknown("arm", name, [arm.arm for arm in self.arms], owner="these scores")
+        return named({arm.arm: arm for arm in self.arms}, name, "arm", "these scores")
 
 
 @record
@@ -329,10 +323,7 @@ class TrialTokens:
         return [(probe.tokens, probe.probe) for probe in self.probes]
 
     def __getitem__(self, key: tuple[str, str]) -> TrialProbe:
-        for probe in self.probes:
-            if (probe.tokens, probe.probe) == tuple(key):
-                return probe
-        raise unknown("probe", "/".join(key), ["/".join(known) for known in self.keys()], owner="these scores")
+        return named({(probe.tokens, probe.probe): probe for probe in self.probes}, key, "probe", "these scores")
 
 
 @record
@@ -422,10 +413,7 @@ class Trial(Reported, Result):
         return [arm.name for arm in self.arms]
 
     def __getitem__(self, name: str) -> Arm:
-        for arm in self.arms:
-            if arm.name == name:
-                return arm
-        raise unknown("arm", name, self.keys(), owner="this trial")
+        return named({arm.name: arm for arm in self.arms}, name, "arm", "this trial")
 
     def frame(self, runs: bool = False) -> pandas.DataFrame:
         """The results as a pandas table.
