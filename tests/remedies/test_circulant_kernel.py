@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unsmooth.remedies.augmented_shortcut import AugmentedPaths
 from unsmooth.remedies.kernels import circulant as kernel
-from unsmooth.remedies.kernels import circulant_factors
+from unsmooth.remedies.kernels import circulant_dense, circulant_factors
 from unsmooth.remedies.kernels.circulant import Prepared, apply_fft, augment, dense, prepare
 
 Array = NDArray[np.float64]
@@ -71,6 +71,13 @@ def ref_augment(x: Tensor, vectors: Tensor, bias: Tensor) -> Array:
 def test_dense_is_scipy_circulant(shape: tuple[int, int, int]) -> None:
     _, vectors, _ = make(shape)
     np.testing.assert_array_equal(dense(vectors).numpy(), np.stack(ref_dense(vectors)))
+
+
+@shapes
+def test_dense_of_few_channels_is_scipy_circulant(shape: tuple[int, int, int]) -> None:
+    _, vectors, _ = make(shape)
+    expected = np.concatenate([theta.T for theta in ref_dense(vectors)], axis=1)
+    np.testing.assert_array_equal(circulant_dense.matrix(vectors).numpy(), expected)
 
 
 @shapes
@@ -138,6 +145,16 @@ def test_onto(shape: tuple[int, int, int], grad: bool) -> None:
     assert single.dtype == torch.float64
     assert torch.equal(onto, before)
     assert y.requires_grad == grad
+
+
+@pytest.mark.parametrize("m", [5, 8])
+def test_inference_mode_wins_over_enabled_gradients(m: int) -> None:
+    """As everywhere in torch: nothing is recorded, and a later training pass has its gradients."""
+    x, vectors, bias = (a.requires_grad_() for a in make((2, 3, m), 4))
+    with torch.inference_mode(), torch.enable_grad():
+        y = augment(x, vectors, bias)
+    torch.testing.assert_close(y, augment(x, vectors, bias))
+    assert torch.autograd.gradcheck(augment, (x, vectors, bias))
 
 
 @pytest.mark.parametrize("wanted", range(3))

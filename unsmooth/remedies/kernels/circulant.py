@@ -31,6 +31,7 @@ __all__ = ["Prepared", "apply_fft", "augment", "dense", "prepare"]
 # Multiply-adds per level, in units of T d^2: 1, 1/2, 3/8, 11/32, 43/128, ... -> 1/3.
 # Past the second level, the extra passes over memory cost as much as the products they save.
 _MAX_LEVELS = 2
+_PLAIN = (Tensor, nn.Parameter)
 _FEW_CHANNELS = 96  # up to which the dense product takes less time than sums before and after smaller ones
 
 
@@ -93,9 +94,10 @@ def augment(x: Tensor, vectors: Tensor | Prepared, bias: Tensor, onto: Tensor | 
     eager = not (is_traced() or x.is_meta or torch.is_autocast_enabled(x.device.type))
     if onto is not None and not (eager and onto.dtype == x.dtype and onto.shape == x.shape):
         return onto + augment(x, vectors, bias)
-    in_place = eager and not torch.is_grad_enabled()
+    in_place = eager and (not torch.is_grad_enabled() or torch.is_inference_mode_enabled())
     if not isinstance(vectors, Prepared):
-        if eager and not in_place and type(vectors) in (Tensor, nn.Parameter) and x.shape[-1] <= _FEW_CHANNELS:
+        plain = type(x) in _PLAIN and type(vectors) in _PLAIN  # not fake, sharded or quantized
+        if eager and plain and not in_place and x.shape[-1] <= _FEW_CHANNELS:
             return circulant_dense.Augment.apply(x, vectors, bias, onto)
         vectors = prepare(vectors)
     weights, b = vectors.weights, vectors.blocks

@@ -23,18 +23,16 @@ def matrix(vectors: Tensor) -> Tensor:
 @cache
 def _positions(t: int, b: int, m: int, device: torch.device) -> Tensor:
     """Where the entries of the matrix are in the vectors: ``W[(j, s), (t, i, r)] = c_t^{ij}[(r - s) mod m]``."""
-    with torch.inference_mode(False):  # the next pass may need gradients
-        source = torch.arange(t * b * b * m, device=device).view(t, b, b, m)
-        r = torch.arange(m, device=device)
-        return source[..., (r - r[:, None]) % m].permute(2, 3, 0, 1, 4).reshape(b * m, t * b * m)
+    source = torch.arange(t * b * b * m, device=device).view(t, b, b, m)
+    r = torch.arange(m, device=device)
+    return source[..., (r - r[:, None]) % m].permute(2, 3, 0, 1, 4).reshape(b * m, t * b * m)
 
 
 @cache
 def _entries(t: int, b: int, m: int, device: torch.device) -> Tensor:
     """Where the vectors are in the matrix, ``[m, T, b, b, m]``: each number has m entries."""
-    with torch.inference_mode(False):
-        order = torch.argsort(_positions(t, b, m, device).flatten(), stable=True)
-        return order.view(t, b, b, m, m).permute(4, 0, 1, 2, 3).contiguous()
+    order = torch.argsort(_positions(t, b, m, device).flatten(), stable=True)
+    return order.view(t, b, b, m, m).permute(4, 0, 1, 2, 3).contiguous()
 
 
 def augment(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
