@@ -40,8 +40,8 @@ def main() -> None:
         "confidence": trial.confidence,
         "verdicts": {name: arm.diagnosed and arm.diagnosed.verdict for name, arm in
                      (("without_skip", ill), ("treated", treated))},
-        "made": {"unsmooth": trial.made.unsmooth, "torch": trial.made.torch, "timm": trial.made.timm,
-                 "command": "python benchmarks/demo.py FOLDER", "machine": trial.made.machine},
+        "made": {"unsmooth": trial.provenance.unsmooth, "torch": trial.provenance.torch, "timm": trial.provenance.timm,
+                 "command": "python benchmarks/demo.py FOLDER", "machine": trial.provenance.machine},
     }  # fmt: skip
     RESULT.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {RESULT.name}")
