@@ -49,7 +49,7 @@ format: .venv/ready  ## format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/ready  ## measure every cost beside its goal (half an hour), record it, write the pages, name missed goals
+bench: .venv/ready  ## measure every cost beside its goal (40 minutes), record it, write the pages, name missed goals
 	$(BIN)/python benchmarks/imports.py --rounds 3 --write
 	$(BIN)/python benchmarks/remedies.py --rounds 5 --write
 	$(BIN)/python benchmarks/seam.py --rounds 40 --compile --write

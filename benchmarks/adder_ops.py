@@ -28,6 +28,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import timm
 import torch
@@ -44,7 +45,14 @@ Op = Callable[[Tensor, Tensor], Tensor]
 Job = Callable[[], object]
 GOALS = {"adder, inference": 0.25, "adder, training": 0.2, "adder int8, inference": 1.0}
 SMALL = "vit_tiny_patch16_224(img_size=8, patch_size=2, in_chans=1, embed_dim=64, num_heads=2, depth=6, mlp_ratio=2)"
-BUDGET = {"epochs": 16, "batch_size": 32, "lr": 1.5e-3, "warmup_epochs": 2, "hflip": 0, "crop_scale": (1.0, 1.0)}
+BUDGET: dict[str, Any] = {
+    "epochs": 16,
+    "batch_size": 32,
+    "lr": 1.5e-3,
+    "warmup_epochs": 2,
+    "hflip": 0,
+    "crop_scale": (1.0, 1.0),
+}
 
 
 def cdist(a: Tensor, b: Tensor) -> Tensor:

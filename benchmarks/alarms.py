@@ -9,6 +9,9 @@ collapse at the first of two successive validations that are more than three sta
     python benchmarks/alarms.py --figure                    # docs/images/monitor.svg, from that file
 """
 
+# mypy: disable-error-code="union-attr"
+# (torch types what a module holds as Tensor | Module)
+
 from __future__ import annotations
 
 import argparse

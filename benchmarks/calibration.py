@@ -7,10 +7,13 @@ Each function makes the rows of one group of hosts; rows that are not made again
     python benchmarks/calibration.py CIFAR.npz FOLDER       # also the small hosts (an hour); FOLDER keeps their models
 """
 
+# mypy: disable-error-code="index"
+# (torch types what a module holds as Tensor | Module)
+
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -93,7 +96,7 @@ def demo_models() -> dict[str, Any]:
             result = unsmooth.train(spec, "digits", recipe="small", out=out, seed=0, **demo.BUDGET)
             model = unsmooth.load(Path(out) / "last")
             diagnosis = unsmooth.diagnose(model, "digits", limit=IMAGES, reference=False, progress=False)
-        rows[f"demo on digits, {name}, {result['epochs']} epochs"] = row(diagnosis, round(result["top1"], 3))
+        rows[f"demo on digits, {name}, {demo.BUDGET['epochs']} epochs"] = row(diagnosis, round(result["top1"], 3))
         print("demo", name, diagnosis.verdict, result["top1"], flush=True)
     return rows
 
@@ -104,7 +107,9 @@ def trial_hosts(name: str, images: torch.Tensor, labels: torch.Tensor) -> dict[s
     for remedy, arm in ARMS.items():
         torch.manual_seed(0)
         model = unsmooth.create_model(f"{TRIAL[:-1]}, num_classes=10){remedy}")
-        made = {"random start": (unsmooth.diagnose(model, images[-IMAGES:], reference=False, progress=False), None)}
+        made: dict[str, Any] = {
+            "random start": (unsmooth.diagnose(model, images[-IMAGES:], reference=False, progress=False), None)
+        }
         train(model, images, labels, TRIAL_STEPS)
         score = round(accuracy(model, images[-held_out(images) :], labels[-held_out(images) :]), 3)
         diagnosis = unsmooth.diagnose(model, images[-IMAGES:], reference=False, progress=False)
@@ -168,6 +173,10 @@ def small_hosts(images: torch.Tensor, labels: torch.Tensor, folder: Path) -> dic
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="?")
+    parser.add_argument("folder", nargs="?", type=Path)
+    given = parser.parse_args()
     torch.set_num_threads(1)
     rows = json.loads(RESULT.read_text())["rows"] if RESULT.is_file() else {}
 
@@ -177,15 +186,15 @@ def main() -> None:
 
     keep(untrained_deit())
     keep(demo_models())
-    data = np.load(sys.argv[1]) if len(sys.argv) > 1 else None
-    if data is None:
+    if given.data is None:
         keep(trial_hosts("digits", *digits()))
         return
+    data = np.load(given.data)
     images, labels = cifar(data)
     keep(trial_hosts("CIFAR-10", images, labels))
     keep(trained_host(data))
-    if len(sys.argv) > 2:
-        keep(small_hosts(images, labels, Path(sys.argv[2])))
+    if given.folder is not None:
+        keep(small_hosts(images, labels, given.folder))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ BATCH = 4  # images of a training step, except where images vary
 WORLDS = (1, 2)
 SHARED_IMAGES, SHARED_BATCH = 512, 16  # of all processes together
 PARTS = {"diagnosis": "a diagnosis of 512 images", "ddp": "a training step, DDP", "shard": "a training step, `--shard`"}
-REAL = {"spec": "deit_small_patch16_224", "side": 224, "diagnosed": (16, 80), "trained": (4, 16)}
+REAL: dict[str, Any] = {"spec": "deit_small_patch16_224", "side": 224, "diagnosed": (16, 80), "trained": (4, 16)}
 LEAST_SECONDS, MOST_ROUNDS = 1.0, 20  # short work is repeated
 
 
@@ -263,7 +263,8 @@ def main() -> None:
         print(json.dumps(point(**json.loads(options.point))))
         return
     if options.share:
-        share(*options.share, options.rounds)
+        part, folder = options.share
+        share(part, folder, options.rounds)
         return
     known = 0
     for made in measured(options.most_tokens, options.rounds):

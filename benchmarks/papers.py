@@ -26,14 +26,13 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from unsmooth.errors import UnsmoothError
+from unsmooth.errors import Interrupted, UnsmoothError
 from unsmooth.papers.catalogue import Experiment, list_papers
 from unsmooth.papers.figures import curve_figure, gain_figure
 from unsmooth.papers.request import RunRequest
 from unsmooth.papers.run import reproduce
 from unsmooth.report.figures import save
 from unsmooth.results.reproduction import GroupResult, Reproduction
-from unsmooth.training.run import Interrupted
 from unsmooth.trials.arms import plan_arms
 from unsmooth.trials.directory import RUN_PATTERN, TrialDirectory
 
@@ -52,7 +51,8 @@ def selected(only: list[str]) -> Iterator[Experiment]:
 
 def store(reproduction: Reproduction, folder: Path, target: Path, name: str) -> None:
     """Write the record, and its figures as small files."""
-    for i, owner in enumerate([reproduction, *reproduction.groups]):
+    owners: list[Reproduction | GroupResult] = [reproduction, *reproduction.groups]
+    for i, owner in enumerate(owners):
         if owner.picture is not None:
             picture = f"{name}{'' if i == 0 else f'_{i}'}{Path(owner.picture).suffix}"
             if picture.endswith(".svg"):

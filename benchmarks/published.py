@@ -3,6 +3,9 @@
 `benchmarks/remedies.py` compares their speed with that of the library, which computes the same functions differently.
 """
 
+# mypy: disable-error-code="union-attr, operator, index, arg-type, call-overload"
+# (torch types what a module holds as Tensor | Module)
+
 from __future__ import annotations
 
 import math

@@ -150,7 +150,9 @@ def in_turns(
     return times
 
 
-def added(plain: nn.Module, model: nn.Module, image: torch.Tensor, rounds: int, repeats: int) -> tuple[float, float]:
+def added(
+    plain: Callable[..., object], model: Callable[..., object], image: torch.Tensor, rounds: int, repeats: int
+) -> tuple[float, float]:
     """Medians over rounds: seconds of the plain host, and seconds that the model adds."""
     times = in_turns(plain, model, image, rounds, repeats)
     return statistics.median(host for host, _ in times), statistics.median(arm - host for host, arm in times)
@@ -223,8 +225,8 @@ def main() -> None:
     if not given.only:
         model, _ = treated(plain, SHORTCUT)
         cells = []
-        for kind, arms in (("inference", (plain, model)), ("training", (training_step(plain), training_step(model)))):
-            value = share(*arms, image, given.rounds, given.repeats)
+        for kind, run in (("inference", lambda each: each), ("training", training_step)):
+            value = share(run(plain), run(model), image, given.rounds, given.repeats)
             goal = record.goal(f"small host, {SHORTCUT.spec}, {kind}, share of the host", value, SHORTCUT_SHARE,
                                profile=f"small {SHORTCUT.spec}{' training' * (kind == 'training')}").cell  # fmt: skip
             cells.append([f"`{SHORTCUT.spec}`, {kind}", SHORTCUT.mechanism, "", goal, "", f"{value:.2f}"])

@@ -1,5 +1,8 @@
 """Remedies × what else is done to models: every pair is run (`make compositions`), recorded and shown as a page."""
 
+# mypy: disable-error-code="union-attr, operator"
+# (torch types what a module holds as Tensor | Module)
+
 from __future__ import annotations
 
 import copy
@@ -156,23 +159,23 @@ def copied(model: nn.Module) -> None:
 
 
 def forked(model: nn.Module) -> None:
-    close(in_child("fork", {"": model})[""], model(images()), SAME)
+    close(in_child(multiprocessing.get_context("fork"), {"": model})[""], model(images()), SAME)
 
 
 def spawned(remedies: list[str]) -> dict[str, str]:
     """All remedies in one process, which imports everything anew."""
     models = {remedy: treated(remedy) for remedy in remedies}
-    answers = in_child("spawn", models)
+    answers = in_child(multiprocessing.get_context("spawn"), models)
     return {key: outcome(lambda key=key: close(answers[key], models[key](images()), SAME)) for key in models}  # type: ignore[misc]
 
 
-def in_child(method: str, models: dict[str, nn.Module]) -> dict[str, Tensor]:
+def in_child(context: Any, models: dict[str, nn.Module]) -> dict[str, Tensor]:
     """The outputs of models that are pickled and run in another process."""
     blob = io.BytesIO()
     torch.save(models, blob)
     with tempfile.TemporaryDirectory() as folder:
         place = f"{folder}/answers"
-        child = multiprocessing.get_context(method).Process(target=_answer, args=(blob.getvalue(), place))
+        child = context.Process(target=_answer, args=(blob.getvalue(), place))
         child.start()
         child.join(900)
         if child.exitcode != 0:
@@ -244,7 +247,7 @@ class process_group:
     """A group of gloo processes, as a context."""
 
     def __init__(self, rank: int, world: int, port: int) -> None:
-        self.given = {"init_method": f"tcp://127.0.0.1:{port}", "rank": rank, "world_size": world}
+        self.given: dict[str, Any] = {"init_method": f"tcp://127.0.0.1:{port}", "rank": rank, "world_size": world}
 
     def __enter__(self) -> None:
         dist.init_process_group("gloo", **self.given)

@@ -33,7 +33,8 @@ bit-identical): ● on every attention or block, ◐ on some, – refused, ✗ a
 
 def section() -> list[str]:
     """The lines of the page."""
-    rows, notes = [], {}
+    rows: list[tuple[str, ...]] = []
+    notes: dict[str, int] = {}
     for name, host in sorted(json.loads(RECORD.read_text(encoding="utf-8")).items()):
         if host["refusal"]:
             note = f"[^o{notes.setdefault(host['refusal'], len(notes) + 1)}]"

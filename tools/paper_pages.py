@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 from tools.markdown import page, prose, table
 from tools.records import REAL, SMALL, read_record, state_of
 from unsmooth.papers.catalogue import EVIDENCE, Experiment, Paper, citation, list_papers
+from unsmooth.papers.claims import State
 from unsmooth.report.reproduction_table import body, claim_lines
 from unsmooth.results.reproduction import Reproduction
 
@@ -57,7 +59,7 @@ GALLERY = """
 A saliency fine-tune of DINOv2 ViT-S/14 on up to 60 ImageNet photographs. It has no remedy, so only its own curves are
 shown. The headings are those of the experiments, and not results of this model.
 """
-STATES = ("confirmed", "contradicted", "undecided")
+STATES = get_args(State)
 
 
 def _decided(papers: list[Paper]) -> list[str]:
@@ -115,8 +117,8 @@ def _paper(paper: Paper) -> str:
     for experiment in experiments:
         lines += _experiment(experiment)
     if paper.printed:
-        rows = ((fact.text, fact.ours or "–", fact.lines) for fact in paper.printed)
-        lines += ["## Numbers in the running text", "", *table(("printed", "ours", "lines"), rows)]
+        facts = ((fact.text, fact.ours or "–", fact.lines) for fact in paper.printed)
+        lines += ["## Numbers in the running text", "", *table(("printed", "ours", "lines"), facts)]
     return page(lines)
 
 

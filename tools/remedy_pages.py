@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from typing import Any
 
 import unsmooth
 from tools import bench_tables
@@ -64,7 +65,7 @@ def _remedy(key: str) -> str:
     ])  # fmt: skip
 
 
-def _options(remedy: Remedy) -> list[tuple[str, str, str, str]]:
+def _options(remedy: Remedy[Any]) -> list[tuple[str, str, str, str]]:
     return [
         (f"`{o.name}`", _default(o.default), ", ".join(f"`{c}`" for c in o.choices) or o.range, o.help)
         for o in describe(remedy.Options)

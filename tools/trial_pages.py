@@ -76,7 +76,8 @@ def _outcomes(trials: dict[str, tuple[dict[str, Any], Trial]]) -> list[tuple[str
         first, *others = trial.arms
         if first.diagnosis is None:
             continue
-        state = first.diagnosed.verdict if first.diagnosed else first.diagnosis.verdict.state
+        verdict = first.diagnosed.verdict if first.diagnosed else first.diagnosis.verdict
+        state = verdict if isinstance(verdict, str) else verdict.state
         already = [str(item) for item in parse(first.spec).remedies]
         for arm in others:
             added = [item.name for item in parse(arm.spec).remedies if str(item) not in already]
